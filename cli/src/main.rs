@@ -1,0 +1,2 @@
+//! The symmem command.
+fn main() {}

@@ -1,0 +1,15 @@
+//! Plain data every layer shares: element types, sizes, ranks, shapes, device identities.
+
+mod bytes;
+mod device;
+mod dtype;
+mod float8;
+mod layout;
+mod rank;
+
+pub use bytes::Bytes;
+pub use device::{BackendKind, DeviceUuid};
+pub use dtype::{DType, Element};
+pub use float8::{F8E4M3, F8E5M2};
+pub use layout::{Layout, LayoutError, MAX_DIMS};
+pub use rank::{Rank, RankSet, Scope};
