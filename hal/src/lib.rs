@@ -1,8 +1,78 @@
-//! Hardware layer of symmem.
-#![doc = ""]
+//! Hardware layer of symmem: devices, streams, memory that peers can map, and the types every
+//! layer shares.
+//!
+//! # Does
+//!
+//! - One set of public enums ([`Device`], [`Stream`], [`Event`], [`Memory`], [`Module`]) over all
+//!   backends: `host` (the CPU) and `stub` (an asynchronous, in-order device in software, whose
+//!   memory the host cannot touch).
+//! - Memory that can be shared: a sealed memfd, reserved in full at creation after a look at every
+//!   limit that applies, so that a later touch cannot fault.
+//! - Order of work across streams by key ([`StreamOrder`]), and the [`Health`] hook through which
+//!   `synchronize` reports what went wrong above.
+//! - The types that every layer shares ([`types`]), [`Fault`], and [`Wait`], without which nothing
+//!   here blocks.
+//!
+//! # Does not
+//!
+//! - Know what a group, a peer or a collective is.
+//! - Hand out references to device memory. A [`DevicePtr`] is a number; host memory that a peer may
+//!   write is reached by atomics or by raw copies, see [`shm`].
+//! - Have a current device: every call names its object.
+//!
+//! # Choices
+//!
+//! - *Closed enums over a sealed trait set*, not generics: a backend is a run-time property of a
+//!   buffer, and upper layers compile once.
+//! - *A launch is a function and an argument block*, on the CPU as well. Closures would not survive
+//!   the move to a device.
+//! - *The stub is asynchronous for real*: launches run on its own thread, its addresses point
+//!   nowhere. What works on it assumes nothing about CPUs.
+//!
+//! # Two ranks
+//!
+//! Two ranks of one process share a mapping; across processes the exported descriptor travels.
+//!
+//! ```
+//! use symmem_hal::{Device, types::Bytes};
+//!
+//! let device = Device::host();
+//! // Rank 0 allocates and exports.
+//! let mine = device.allocate(Bytes::kib(4))?;
+//! let exported = mine.export()?;
+//! // Rank 1 imports: the same pages.
+//! let peer = device.import(exported, Bytes::kib(4))?;
+//! mine.write(Bytes::new(8), &7u32.to_ne_bytes())?;
+//! let mut seen = [0; 4];
+//! peer.read(Bytes::new(8), &mut seen)?;
+//! assert_eq!(u32::from_ne_bytes(seen), 7);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod address;
+mod backend;
+mod device;
+mod event;
 pub mod fault;
+mod health;
+mod host;
+mod memory;
+mod module;
+mod order;
+mod queue;
+pub mod shm;
+mod stream;
+mod stub;
 pub mod types;
 mod wait;
 
+pub use address::DevicePtr;
+pub use device::{Capabilities, Device, DeviceError};
+pub use event::Event;
 pub use fault::{Fault, Kind};
+pub use health::{Health, SyncError};
+pub use memory::{AllocError, ExportError, ImportError, Memory, RangeError, Shareable};
+pub use module::{Function, HostFn, Kernel, KernelSet, LaunchContext, LoadError, Module};
+pub use order::{OrderError, StreamOrder, Turn};
+pub use stream::{Capture, KeepAlive, Launch, Launched, Stream, StreamId, StreamMode};
 pub use wait::{CancelGuard, CancelToken, Wait};

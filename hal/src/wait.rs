@@ -77,10 +77,12 @@ pub struct CancelToken {
     inner: Arc<Inner>,
 }
 
+type Waker = Arc<dyn Fn() + Send + Sync>;
+
 #[derive(Default)]
 struct Inner {
     cancelled: AtomicBool,
-    wakers: Mutex<Vec<(u64, Arc<dyn Fn() + Send + Sync>)>>,
+    wakers: Mutex<Vec<(u64, Waker)>>,
     next: std::sync::atomic::AtomicU64,
 }
 

@@ -1,0 +1,72 @@
+//! The trait set that every backend implements; the public enums dispatch over it.
+//!
+//! Private, and so sealed: the enums are closed on purpose. Every backend folder has the same files
+//! (`device`, `memory`, `module`, `stream`, `event`), so that one knows where to look.
+
+#![allow(unsafe_code, reason = "declares the unsafe launch")]
+
+use std::sync::{Arc, Weak};
+use std::task::Waker;
+
+use crate::health::{Health, SyncError};
+use crate::memory::{AllocError, ExportError, ImportError, Shareable};
+use crate::module::{KernelSet, LoadError};
+use crate::shm::Segment;
+use crate::stream::{Capture, Launch, Launched, StreamId, StreamMode};
+use crate::types::{BackendKind, Bytes, DeviceUuid};
+use crate::{Capabilities, DeviceError, DevicePtr, Wait};
+
+pub(crate) trait DeviceOps {
+    type Memory: MemoryOps;
+    type Stream: StreamOps<Event = Self::Event>;
+    type Event: EventOps;
+    type Module: ModuleOps;
+
+    fn kind(&self) -> BackendKind;
+    fn uuid(&self) -> DeviceUuid;
+    fn name(&self) -> String;
+    fn capabilities(&self) -> Capabilities;
+    fn allocate(&self, bytes: Bytes) -> Result<Self::Memory, AllocError>;
+    fn import(&self, shared: Shareable, bytes: Bytes) -> Result<Self::Memory, ImportError>;
+    fn stream(&self, mode: StreamMode) -> Result<Self::Stream, DeviceError>;
+    fn event(&self) -> Self::Event;
+    fn load(&self, set: &'static KernelSet) -> Result<Self::Module, LoadError>;
+}
+
+pub(crate) trait MemoryOps {
+    fn base(&self) -> DevicePtr;
+    fn bytes(&self) -> Bytes;
+    fn export(&self) -> Result<Shareable, ExportError>;
+    /// The bytes behind the memory, for copies by the library; never for the user.
+    fn segment(&self) -> &Segment;
+    /// The bytes behind the memory where the host may touch them.
+    fn host_segment(&self) -> Option<&Segment>;
+}
+
+pub(crate) trait StreamOps {
+    type Event: EventOps;
+
+    fn id(&self) -> StreamId;
+    fn is_inline(&self) -> bool;
+    /// # Safety
+    ///
+    /// As for the public `Stream::launch`.
+    unsafe fn launch(&self, launch: Launch<'_>) -> Result<Launched, SyncError>;
+    fn record(&self, event: &Self::Event) -> Result<(), SyncError>;
+    fn wait(&self, event: &Self::Event, wait: &Wait) -> Result<(), SyncError>;
+    fn synchronize(&self, wait: &Wait) -> Result<(), SyncError>;
+    fn is_idle(&self) -> bool;
+    fn capture(&self) -> Capture;
+    fn watch(&self, health: Weak<dyn Health>);
+    fn watched(&self) -> Vec<Arc<dyn Health>>;
+}
+
+pub(crate) trait EventOps {
+    fn is_complete(&self) -> bool;
+    fn synchronize(&self, wait: &Wait) -> Result<(), SyncError>;
+    fn on_complete(&self, waker: Waker);
+}
+
+pub(crate) trait ModuleOps {
+    fn set(&self) -> &'static KernelSet;
+}

@@ -1,0 +1,55 @@
+//! How a failure found by an upper layer reaches whoever synchronises.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::fault::{Fault, Kind};
+use crate::types::RankSet;
+
+/// Something whose operations run on streams and may fail there: a group, to the layer above.
+///
+/// Registered with [`Stream::watch`](crate::Stream::watch); asked by
+/// [`Stream::synchronize`](crate::Stream::synchronize) once the stream has drained.
+pub trait Health: Send + Sync {
+    /// The first failure, if there was one. Must not block.
+    fn failure(&self) -> Option<Arc<dyn Fault>>;
+}
+
+/// Why a wait for a stream or an event did not end well.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SyncError {
+    /// The work was not done in time; it goes on.
+    #[error("the stream's work was not done within {allowed:?}")]
+    TimedOut {
+        /// What the caller allowed.
+        allowed: Duration,
+    },
+    /// The caller's token ended the wait; the work goes on.
+    #[error("the wait for the stream was cancelled")]
+    Cancelled,
+    /// The work is done, and something that ran on the stream has failed.
+    #[error("an operation on the stream failed: {0}")]
+    Unhealthy(Arc<dyn Fault>),
+    /// The stream's worker thread is gone, so its work will never be done.
+    #[error("the stream's worker has stopped; its remaining work is dropped")]
+    WorkerGone,
+}
+
+impl Fault for SyncError {
+    fn kind(&self) -> Kind {
+        match self {
+            SyncError::TimedOut { .. } => Kind::TimedOut,
+            SyncError::Cancelled => Kind::Cancelled,
+            SyncError::Unhealthy(fault) => fault.kind(),
+            SyncError::WorkerGone => Kind::Device,
+        }
+    }
+
+    fn ranks(&self) -> RankSet {
+        match self {
+            SyncError::Unhealthy(fault) => fault.ranks(),
+            _ => RankSet::new(),
+        }
+    }
+}

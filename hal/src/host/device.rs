@@ -1,0 +1,86 @@
+//! The CPU as a device.
+
+use std::thread::available_parallelism;
+
+use super::{Event, Memory, Module, Stream};
+use crate::backend::DeviceOps;
+use crate::memory::{AllocError, ImportError, Shareable, import_segment};
+use crate::module::{KernelSet, LoadError};
+use crate::shm::Segment;
+use crate::stream::StreamMode;
+use crate::types::{BackendKind, Bytes, DeviceUuid};
+use crate::{Capabilities, DeviceError};
+
+/// The CPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Device(());
+
+impl Device {
+    pub(crate) fn new() -> Self {
+        Device(())
+    }
+}
+
+/// A UUID made of this machine's boot and a number: every process of the machine makes the same,
+/// and two machines, or two boots, do not.
+pub(crate) fn machine_uuid(salt: u64) -> DeviceUuid {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = boot.chars().filter(char::is_ascii_hexdigit).collect();
+    let id = u128::from_str_radix(&digits, 16).unwrap_or(0);
+    DeviceUuid((id ^ u128::from(salt)).to_be_bytes())
+}
+
+impl DeviceOps for Device {
+    type Memory = Memory;
+    type Stream = Stream;
+    type Event = Event;
+    type Module = Module;
+
+    fn kind(&self) -> BackendKind {
+        BackendKind::Host
+    }
+
+    fn uuid(&self) -> DeviceUuid {
+        machine_uuid(0)
+    }
+
+    fn name(&self) -> String {
+        std::fs::read_to_string("/proc/cpuinfo")
+            .ok()
+            .and_then(|text| {
+                let line = text.lines().find(|l| l.starts_with("model name"))?;
+                Some(line.split_once(':')?.1.trim().to_owned())
+            })
+            .unwrap_or_else(|| format!("{} CPU", std::env::consts::ARCH))
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            units: available_parallelism()
+                .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
+            peer_atomics: true,
+            shareable: true,
+            multicast: false,
+        }
+    }
+
+    fn allocate(&self, bytes: Bytes) -> Result<Memory, AllocError> {
+        Ok(Memory(Segment::create(bytes)?))
+    }
+
+    fn import(&self, shared: Shareable, bytes: Bytes) -> Result<Memory, ImportError> {
+        Ok(Memory(import_segment(shared, bytes)?))
+    }
+
+    fn stream(&self, mode: StreamMode) -> Result<Stream, DeviceError> {
+        Stream::new(mode)
+    }
+
+    fn event(&self) -> Event {
+        Event::default()
+    }
+
+    fn load(&self, set: &'static KernelSet) -> Result<Module, LoadError> {
+        Ok(Module(set))
+    }
+}

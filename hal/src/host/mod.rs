@@ -1,0 +1,13 @@
+//! The CPU: memory is a sealed memfd, kernels are Rust functions, a stream runs inline by default.
+
+pub(crate) mod device;
+mod event;
+mod memory;
+mod module;
+pub(crate) mod stream;
+
+pub use device::Device;
+pub use event::Event;
+pub use memory::Memory;
+pub use module::Module;
+pub use stream::Stream;

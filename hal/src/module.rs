@@ -1,0 +1,155 @@
+//! Kernels and how they are called.
+#![allow(unsafe_code, reason = "calls kernels, which take an untyped argument block")]
+
+use core::fmt;
+use std::time::Instant;
+
+use crate::backend::ModuleOps;
+use crate::fault::{Fault, Kind};
+use crate::types::{BackendKind, Bytes};
+use crate::{DevicePtr, Wait, host, stub};
+
+/// A kernel for the CPU: a function of a context and an argument block.
+///
+/// # Safety
+///
+/// The caller passes a block of exactly the kernel's [`args`](Kernel::args) bytes, aligned to 16,
+/// that holds the argument struct the kernel was written for, and sees to it that every address in
+/// it stays valid until the kernel returns.
+pub type HostFn = unsafe fn(&LaunchContext<'_>, *const u8);
+
+/// One kernel of a [`KernelSet`].
+#[derive(Clone, Copy)]
+pub struct Kernel {
+    /// Its name, unique in the set.
+    pub name: &'static str,
+    /// Bytes of its argument block.
+    pub args: usize,
+    /// Its code for backends that run on the CPU.
+    pub host: HostFn,
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel")
+            .field("name", &self.name)
+            .field("args", &self.args)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The kernels of one crate.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelSet {
+    /// Name of the set: the crate's.
+    pub name: &'static str,
+    /// Its kernels.
+    pub kernels: &'static [Kernel],
+}
+
+/// A set of kernels, launchable on one device.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Module {
+    /// On the CPU.
+    Host(host::Module),
+    /// On a device in software.
+    Stub(stub::Module),
+}
+
+/// Why a kernel cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The set has no kernel of that name.
+    #[error("the kernel set {set} has no kernel {name} for {backend}")]
+    NoKernel {
+        /// The set searched.
+        set: &'static str,
+        /// The name searched for.
+        name: String,
+        /// The backend it was wanted for.
+        backend: BackendKind,
+    },
+}
+
+impl Fault for LoadError {
+    fn kind(&self) -> Kind {
+        Kind::Unsupported
+    }
+}
+
+/// A kernel, ready to be launched on streams of the device whose module it comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct Function {
+    pub(crate) kernel: &'static Kernel,
+    pub(crate) backend: BackendKind,
+}
+
+impl Module {
+    /// Finds a kernel by name. For set-up: launches use the [`Function`].
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::NoKernel`].
+    pub fn function(&self, name: &str) -> Result<Function, LoadError> {
+        let (set, backend) = match self {
+            Module::Host(m) => (m.set(), BackendKind::Host),
+            Module::Stub(m) => (m.set(), BackendKind::Stub),
+        };
+        let kernel = set
+            .kernels
+            .iter()
+            .find(|k| k.name == name)
+            .ok_or_else(|| LoadError::NoKernel { set: set.name, name: name.to_owned(), backend })?;
+        Ok(Function { kernel, backend })
+    }
+}
+
+/// What a kernel on the CPU knows beside its arguments: how to follow device addresses, and how
+/// long it may wait.
+#[derive(Debug)]
+pub struct LaunchContext<'a> {
+    wait: &'a Wait,
+    space: Space,
+}
+
+/// Whose addresses a kernel is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Space {
+    /// This process's own.
+    Host,
+    /// Numbers that the stub's table maps.
+    Stub,
+}
+
+impl<'a> LaunchContext<'a> {
+    pub(crate) fn new(space: Space, wait: &'a Wait) -> Self {
+        LaunchContext { wait, space }
+    }
+
+    /// The memory of `bytes` bytes at a device address; `None` for null, and on the stub for any
+    /// range that is not mapped.
+    #[must_use]
+    pub fn resolve(&self, ptr: DevicePtr, bytes: Bytes) -> Option<*mut u8> {
+        match self.space {
+            Space::Host if ptr.is_null() => None,
+            // The round trip through a number loses provenance; the address was exposed when the
+            // memory's base became a DevicePtr.
+            Space::Host => Some(core::ptr::with_exposed_provenance_mut(ptr.get() as usize)),
+            Space::Stub => stub::resolve(ptr, bytes),
+        }
+    }
+
+    /// The bound on this launch's waits.
+    #[must_use]
+    pub fn wait(&self) -> &Wait {
+        self.wait
+    }
+
+    /// When a wait that begins now must end.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.wait.deadline()
+    }
+}
