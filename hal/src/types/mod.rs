@@ -6,6 +6,7 @@ mod dtype;
 mod float8;
 mod layout;
 mod rank;
+mod reduce_op;
 
 pub use bytes::Bytes;
 pub use device::{BackendKind, DeviceUuid};
@@ -13,3 +14,4 @@ pub use dtype::{DType, Element};
 pub use float8::{F8E4M3, F8E5M2};
 pub use layout::{Layout, LayoutError, MAX_DIMS};
 pub use rank::{Rank, RankSet, Scope};
+pub use reduce_op::{ReduceOp, UnsupportedOp};

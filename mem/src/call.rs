@@ -1,0 +1,113 @@
+//! The vocabulary of calls, which every layer shares because every failure names a call.
+
+use core::fmt;
+
+use symmem_hal::types::{DType, ReduceOp};
+
+/// An operation that takes part in the lane protocol.
+///
+/// The discriminants travel between ranks and never change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum Operation {
+    /// Element-wise reduction whose result every rank gets.
+    AllReduce = 1,
+}
+
+impl Operation {
+    /// The name used in messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Operation::AllReduce => "all_reduce",
+        }
+    }
+
+    /// The operation of a code; `None` for a code of none.
+    #[must_use]
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            1 => Some(Operation::AllReduce),
+            _ => None,
+        }
+    }
+}
+
+/// What a rank says of its call, in 64 bits: all that must be equal on every rank.
+///
+/// Bits 63..56 are the [`Operation`], 55..52 the element type, 51..48 the operator; the rest is a
+/// hash of those and of everything else that must agree (count, root, algorithm, grid, lane, tag,
+/// the memory peers touch, and whether the call is eager or from a graph). Two calls that differ
+/// have different signatures but for one chance in 2^48.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Signature(pub u64);
+
+impl Signature {
+    /// A signature of these leading fields; `rest` feeds the hash.
+    #[must_use]
+    pub fn new(operation: Operation, dtype: Option<DType>, op: Option<ReduceOp>, rest: &[u64]) -> Self {
+        let lead = u64::from(operation as u8) << 56
+            | u64::from(dtype.map_or(0, DType::code) & 0xf) << 52
+            | u64::from(op.map_or(0, ReduceOp::code) & 0xf) << 48;
+        let mut hash = mix(lead);
+        for word in rest {
+            hash = mix(hash ^ word);
+        }
+        Signature(lead | hash >> 16)
+    }
+
+    fn operation(self) -> Option<Operation> {
+        Operation::from_code((self.0 >> 56) as u8)
+    }
+}
+
+/// The finaliser of splitmix64: a bijection in which every input bit moves every output bit.
+const fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+impl fmt::Display for Signature {
+    /// What the leading fields say, and the hash: `all_reduce f32 sum #1f2e3d4c5b6a`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.operation().map_or("unknown operation", Operation::name))?;
+        if let Some(dtype) = DType::from_code((self.0 >> 52) as u8 & 0xf) {
+            write!(f, " {dtype}")?;
+        }
+        if let Some(op) = ReduceOp::from_code((self.0 >> 48) as u8 & 0xf) {
+            write!(f, " {op}")?;
+        }
+        write!(f, " #{:012x}", self.0 & 0xffff_ffff_ffff)
+    }
+}
+
+impl fmt::Debug for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_counts() {
+        let base = Signature::new(Operation::AllReduce, Some(DType::F32), Some(ReduceOp::Sum), &[10, 0]);
+        let others = [
+            Signature::new(Operation::AllReduce, Some(DType::BF16), Some(ReduceOp::Sum), &[10, 0]),
+            Signature::new(Operation::AllReduce, Some(DType::F32), Some(ReduceOp::Max), &[10, 0]),
+            Signature::new(Operation::AllReduce, Some(DType::F32), Some(ReduceOp::Sum), &[11, 0]),
+            Signature::new(Operation::AllReduce, Some(DType::F32), Some(ReduceOp::Sum), &[10, 1]),
+            Signature::new(Operation::AllReduce, Some(DType::F32), Some(ReduceOp::Sum), &[0, 10]),
+            Signature::new(Operation::AllReduce, Some(DType::F32), Some(ReduceOp::Sum), &[10]),
+        ];
+        for other in others {
+            assert_ne!(base, other);
+        }
+        assert!(base.to_string().starts_with("all_reduce f32 sum #"), "{base}");
+    }
+}

@@ -1,0 +1,106 @@
+//! Messages between a member and the leader: one datagram each, with descriptors beside it.
+//!
+//! # References
+//! - `unix(7)`: `SOCK_SEQPACKET`, `SCM_RIGHTS`
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{ExchangeError, RoundKey};
+
+/// The version of everything that ranks say to each other: this socket's frames, the agreement
+/// record, links' messages and the lane protocol.
+pub(crate) const WIRE_VERSION: u32 = 1;
+
+/// Largest datagram. Half of the least default buffer of a Linux socket, so that one always fits.
+pub(crate) const MAX_FRAME: usize = 96 * 1024;
+
+/// Most descriptors beside one frame: a link and its process.
+const MAX_FDS: usize = 2;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Frame {
+    /// Leader to member, first: prove that you know the token.
+    Challenge { version: u32, nonce: [u8; 16] },
+    /// Member to leader: here is proof; now yours.
+    Hello { nonce: [u8; 16], proof: [u8; 32] },
+    /// Leader to member.
+    Welcome { proof: [u8; 32] },
+    /// Member to leader, with the part's descriptor if it has one. `linked` are the global ranks to
+    /// which the member has a link.
+    Come { key: RoundKey, members: Vec<u32>, me: u32, millis: u64, linked: Vec<u32>, payload: Vec<u8> },
+    /// Leader to member: another member's part, with its descriptor.
+    Part { index: u32, payload: Vec<u8> },
+    /// Leader to member: one end of a new link to a member, and that member's process.
+    Link { index: u32 },
+    /// Leader to member: all parts are sent.
+    Done,
+    /// Leader to member: the round failed, on every member.
+    Failed(ExchangeError),
+    /// Member to leader: its caller cancelled.
+    Cancel,
+}
+
+impl Frame {
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, ExchangeError> {
+        let bytes = postcard::to_stdvec(self).map_err(|e| ExchangeError::system("encode", e))?;
+        if bytes.len() > MAX_FRAME {
+            return Err(ExchangeError::TooLarge { bytes: bytes.len(), limit: MAX_FRAME });
+        }
+        Ok(bytes)
+    }
+}
+
+/// Sends one datagram. `Errno::AGAIN` from a non-blocking socket is the caller's to handle.
+pub(crate) fn send(
+    socket: impl AsFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(rustix::io::Errno::MSGSIZE);
+    }
+    // A peer that is gone is an error here, not a signal that kills the process.
+    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    if sent == bytes.len() { Ok(()) } else { Err(rustix::io::Errno::MSGSIZE) }
+}
+
+/// Receives one datagram with its descriptors; `None` at the end of the connection.
+pub(crate) fn receive(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+) -> rustix::io::Result<Option<(usize, Vec<OwnedFd>)>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let message = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(buffer)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let mut fds = Vec::new();
+    for ancillary in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = ancillary {
+            fds.extend(rights);
+        }
+    }
+    if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(rustix::io::Errno::MSGSIZE);
+    }
+    // No frame is empty, so nothing received is the end.
+    Ok((message.bytes > 0).then_some((message.bytes, fds)))
+}
+
+/// Decodes what `receive` put into a buffer. Garbage is an error, never a panic.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Frame, ExchangeError> {
+    postcard::from_bytes(bytes).map_err(|e| ExchangeError::Refused(format!("not a frame: {e}")))
+}

@@ -1,0 +1,453 @@
+//! The leader: the thread at which the processes of a host meet.
+//!
+//! Keeps nothing between rounds, so that any member can take its place when its process ends. All
+//! sockets are non-blocking and each connection has its own queue: a slow or hostile client holds
+//! up nobody.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Pid, PidfdFlags};
+
+use super::frame::{self, Frame, MAX_FRAME, WIRE_VERSION};
+use super::token::{Side, Token, random};
+use super::{ExchangeError, RoundKey};
+
+/// Connections at once; one more is turned away at the door.
+const MAX_CONNECTIONS: usize = 4096;
+
+/// How long a client may take to prove itself.
+const GREETING: Duration = Duration::from_secs(5);
+
+/// How often deadlines and deaths are looked at while nothing arrives.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Tells whether a global rank is known to have ended.
+pub(crate) type IsLost = Arc<dyn Fn(u32) -> bool + Send + Sync>;
+
+/// A running leader; stops when dropped.
+#[derive(Debug)]
+pub(crate) struct Leader {
+    stop: Arc<AtomicBool>,
+    bell: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Leader {
+    /// Starts to lead on a bound, listening socket.
+    pub(crate) fn start(listener: OwnedFd, token: Token, is_lost: IsLost) -> Result<Self, ExchangeError> {
+        let bell = Arc::new(
+            eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
+                .map_err(|e| ExchangeError::system("eventfd", e))?,
+        );
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut desk = Desk {
+            listener,
+            token,
+            is_lost,
+            stop: stop.clone(),
+            bell: bell.clone(),
+            clients: HashMap::new(),
+            next: 0,
+            rounds: HashMap::new(),
+            buffer: vec![0; MAX_FRAME],
+        };
+        let thread = std::thread::Builder::new()
+            .name("symmem-leader".to_owned())
+            .spawn(move || desk.run())
+            .map_err(|e| ExchangeError::system("spawn", e))?;
+        Ok(Leader { stop, bell, thread: Some(thread) })
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the leader thread panicked");
+        }
+    }
+}
+
+struct Desk {
+    listener: OwnedFd,
+    token: Token,
+    is_lost: IsLost,
+    stop: Arc<AtomicBool>,
+    bell: Arc<OwnedFd>,
+    clients: HashMap<u64, Client>,
+    next: u64,
+    rounds: HashMap<RoundKey, Meeting>,
+    buffer: Vec<u8>,
+}
+
+struct Client {
+    socket: OwnedFd,
+    process: Pid,
+    state: State,
+    out: VecDeque<(Arc<[u8]>, Vec<Arc<OwnedFd>>)>,
+}
+
+enum State {
+    /// Challenged with this nonce, at this time.
+    Greeting { nonce: [u8; 16], since: Instant },
+    /// Proven; has not said which round.
+    Known,
+    /// In a round.
+    Come { key: RoundKey },
+    /// Everything is in its queue; goes when that is empty.
+    Leaving,
+}
+
+struct Meeting {
+    members: Vec<u32>,
+    come: Vec<Option<Member>>,
+    /// The first deadline of those who came, and what its rank allowed.
+    deadline: (Instant, Duration),
+}
+
+struct Member {
+    client: u64,
+    payload: Vec<u8>,
+    handle: Option<Arc<OwnedFd>>,
+    linked: Vec<u32>,
+}
+
+impl Desk {
+    fn run(&mut self) {
+        while !self.stop.load(Ordering::Acquire) {
+            let ready = match self.wait() {
+                Ok(ready) => ready,
+                Err(e) => {
+                    tracing::error!(error = %e, "the leader's poll failed; the next member leads");
+                    return;
+                }
+            };
+            if ready.listener {
+                self.accept();
+            }
+            for id in ready.readable {
+                self.read(id);
+            }
+            for id in ready.writable {
+                self.flush(id);
+            }
+            self.expire();
+        }
+        // What is queued for members of finished rounds still goes out, as far as it can at once.
+        let ids: Vec<u64> = self.clients.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.flush(id));
+    }
+
+    fn wait(&self) -> rustix::io::Result<Ready> {
+        let ids: Vec<u64> = self.clients.keys().copied().collect();
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
+        ];
+        for id in &ids {
+            let client = &self.clients[id];
+            let mut events = PollFlags::IN;
+            if !client.out.is_empty() {
+                events |= PollFlags::OUT;
+            }
+            fds.push(PollFd::from_borrowed_fd(client.socket.as_fd(), events));
+        }
+        // With nobody here, only the door and the bell matter.
+        let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
+        match poll(&mut fds, (!ids.is_empty()).then_some(&tick)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+        let of = |flags: PollFlags| {
+            ids.iter().zip(&fds[2..]).filter(move |(_, fd)| fd.revents().intersects(flags)).map(|(id, _)| *id)
+        };
+        Ok(Ready {
+            listener: fds[1].revents().contains(PollFlags::IN),
+            readable: of(PollFlags::IN | PollFlags::HUP | PollFlags::ERR).collect(),
+            writable: of(PollFlags::OUT).collect(),
+        })
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let socket = match rustix::net::accept_with(
+                &self.listener,
+                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            ) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(e) => {
+                    tracing::warn!(error = %e, "accept failed");
+                    return;
+                }
+            };
+            if self.clients.len() >= MAX_CONNECTIONS {
+                tracing::warn!(limit = MAX_CONNECTIONS, "too many connections; one is turned away");
+                continue;
+            }
+            // Another user's process is no member, whatever it knows.
+            let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else { continue };
+            if peer.uid != rustix::process::geteuid() {
+                tracing::warn!(uid = peer.uid.as_raw(), "a process of another user was turned away");
+                continue;
+            }
+            let Ok(nonce) = random::<16>() else { continue };
+            let id = self.next;
+            self.next += 1;
+            let state = State::Greeting { nonce, since: Instant::now() };
+            self.clients.insert(id, Client { socket, process: peer.pid, state, out: VecDeque::new() });
+            self.send(id, &Frame::Challenge { version: WIRE_VERSION, nonce }, Vec::new());
+        }
+    }
+
+    fn read(&mut self, id: u64) {
+        while let Some(client) = self.clients.get(&id) {
+            match frame::receive(&client.socket, &mut self.buffer) {
+                Ok(Some((n, fds))) => {
+                    if let Err(e) = self.handle(id, n, fds) {
+                        tracing::warn!(error = %e, "a client was turned away");
+                        self.send(id, &Frame::Failed(e), Vec::new());
+                        self.leave(id);
+                    }
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                Ok(None) | Err(_) => return self.gone(id),
+            }
+        }
+    }
+
+    fn handle(&mut self, id: u64, bytes: usize, fds: Vec<OwnedFd>) -> Result<(), ExchangeError> {
+        let frame = frame::decode(&self.buffer[..bytes])?;
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        match (frame, &client.state) {
+            (Frame::Hello { nonce: theirs, proof }, State::Greeting { nonce, .. }) => {
+                if !self.token.verify(Side::Member, nonce, &theirs, &proof) {
+                    return Err(ExchangeError::Refused("the token is another run's".to_owned()));
+                }
+                let proof = self.token.prove(Side::Leader, nonce, &theirs);
+                client.state = State::Known;
+                self.send(id, &Frame::Welcome { proof }, Vec::new());
+                Ok(())
+            }
+            (Frame::Come { key, members, me, millis, linked, payload }, State::Known) => {
+                client.state = State::Come { key };
+                let member = Member { client: id, payload, handle: fds.into_iter().next().map(Arc::new), linked };
+                self.come(key, members, me, Duration::from_millis(millis), member)
+            }
+            (Frame::Cancel, State::Come { key }) => {
+                let key = *key;
+                self.fail(key, &ExchangeError::Cancelled);
+                Ok(())
+            }
+            (Frame::Cancel, State::Leaving) => Ok(()),
+            _ => Err(ExchangeError::Refused("a frame out of turn".to_owned())),
+        }
+    }
+
+    fn come(
+        &mut self,
+        key: RoundKey,
+        members: Vec<u32>,
+        me: u32,
+        allowed: Duration,
+        member: Member,
+    ) -> Result<(), ExchangeError> {
+        let deadline = Instant::now().checked_add(allowed).unwrap_or_else(Instant::now);
+        let meeting = self.rounds.entry(key).or_insert_with(|| Meeting {
+            come: members.iter().map(|_| None).collect(),
+            members: members.clone(),
+            deadline: (deadline, allowed),
+        });
+        if meeting.members != members {
+            return Err(ExchangeError::Refused(format!(
+                "the group's members are {:?} to this rank and {:?} to others",
+                members, meeting.members
+            )));
+        }
+        if deadline < meeting.deadline.0 {
+            meeting.deadline = (deadline, allowed);
+        }
+        match meeting.come.get_mut(me as usize) {
+            Some(place @ None) => *place = Some(member),
+            _ => {
+                // Whoever came first keeps the round from succeeding with a stranger in it.
+                self.fail(key, &ExchangeError::Duplicate { rank: me });
+                return Err(ExchangeError::Duplicate { rank: me });
+            }
+        }
+        if self.rounds.get(&key).is_some_and(|m| m.come.iter().all(Option::is_some)) {
+            self.complete(key);
+        }
+        Ok(())
+    }
+
+    /// Everybody is here: all parts to all, and a link to each pair that has none.
+    fn complete(&mut self, key: RoundKey) {
+        let Some(meeting) = self.rounds.remove(&key) else { return };
+        let all: Vec<Member> = meeting.come.into_iter().flatten().collect();
+        for (index, part) in all.iter().enumerate() {
+            let index = u32::try_from(index).unwrap_or(u32::MAX);
+            let Ok(bytes) = (Frame::Part { index, payload: part.payload.clone() }).encode() else { continue };
+            let bytes: Arc<[u8]> = bytes.into();
+            for to in &all {
+                let own = to.client == part.client;
+                let fds = part.handle.iter().filter(|_| !own).cloned().collect();
+                self.queue(to.client, bytes.clone(), fds);
+            }
+        }
+        for i in 0..all.len() {
+            for j in i + 1..all.len() {
+                let (gi, gj) = (meeting.members[i], meeting.members[j]);
+                if all[i].linked.contains(&gj) && all[j].linked.contains(&gi) {
+                    continue;
+                }
+                if let Err(e) = self.link((i, &all[i]), (j, &all[j])) {
+                    tracing::error!(error = %e, "no link between two members; the round fails");
+                    let failed = Frame::Failed(ExchangeError::system("socketpair", e));
+                    for member in &all {
+                        self.send(member.client, &failed, Vec::new());
+                        self.leave(member.client);
+                    }
+                    return;
+                }
+            }
+        }
+        for member in &all {
+            self.send(member.client, &Frame::Done, Vec::new());
+            self.leave(member.client);
+        }
+    }
+
+    fn link(&mut self, a: (usize, &Member), b: (usize, &Member)) -> rustix::io::Result<()> {
+        let (end_a, end_b) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )?;
+        for (to, end, (index, other)) in [(a.1, end_a, b), (b.1, end_b, a)] {
+            let mut fds = vec![Arc::new(end)];
+            // The process itself, as far as this kernel and sandbox can name it: a second witness
+            // of its end, for when a stray copy of the link stays open somewhere.
+            if let Some(client) = self.clients.get(&other.client)
+                && let Ok(process) = rustix::process::pidfd_open(client.process, PidfdFlags::empty())
+            {
+                fds.push(Arc::new(process));
+            }
+            self.send(to.client, &Frame::Link { index: u32::try_from(index).unwrap_or(u32::MAX) }, fds);
+        }
+        Ok(())
+    }
+
+    /// The round is over for everybody who has come; who comes later begins a new one and waits in
+    /// vain, within its own deadline.
+    fn fail(&mut self, key: RoundKey, error: &ExchangeError) {
+        let Some(meeting) = self.rounds.remove(&key) else { return };
+        for member in meeting.come.into_iter().flatten() {
+            self.send(member.client, &Frame::Failed(error.clone()), Vec::new());
+            self.leave(member.client);
+        }
+    }
+
+    /// Ends rounds whose time is over or whose missing members are known to be dead, and drops
+    /// clients that do not prove themselves.
+    fn expire(&mut self) {
+        let now = Instant::now();
+        let mut ended = Vec::new();
+        for (key, meeting) in &self.rounds {
+            let missing = || {
+                meeting.come.iter().enumerate().filter(|(_, m)| m.is_none()).map(|(i, _)| i as u32)
+            };
+            if let Some(rank) = missing().find(|i| (self.is_lost)(meeting.members[*i as usize])) {
+                ended.push((*key, ExchangeError::Lost { rank }));
+            } else if now >= meeting.deadline.0 {
+                let missing = missing().collect();
+                let allowed = meeting.deadline.1;
+                ended.push((*key, ExchangeError::Missing { missing, allowed, hosts: Vec::new() }));
+            }
+        }
+        for (key, error) in ended {
+            self.fail(key, &error);
+        }
+        self.clients.retain(|_, client| match client.state {
+            State::Greeting { since, .. } => now.duration_since(since) < GREETING,
+            State::Leaving => !client.out.is_empty(),
+            _ => true,
+        });
+    }
+
+    /// A client's connection ended. If it was in a round, that round fails for the others: the
+    /// process has died, or given up.
+    fn gone(&mut self, id: u64) {
+        let Some(client) = self.clients.remove(&id) else { return };
+        let State::Come { key } = client.state else { return };
+        let rank = self.rounds.get_mut(&key).and_then(|meeting| {
+            let place = meeting.come.iter().position(|m| m.as_ref().is_some_and(|m| m.client == id))?;
+            meeting.come[place] = None;
+            Some(place as u32)
+        });
+        if let Some(rank) = rank {
+            self.fail(key, &ExchangeError::Lost { rank });
+        }
+    }
+
+    fn leave(&mut self, id: u64) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.state = State::Leaving;
+        }
+        self.flush(id);
+    }
+
+    fn send(&mut self, id: u64, frame: &Frame, fds: Vec<Arc<OwnedFd>>) {
+        match frame.encode() {
+            Ok(bytes) => self.queue(id, bytes.into(), fds),
+            Err(e) => tracing::error!(error = %e, "a frame of the leader does not fit"),
+        }
+    }
+
+    fn queue(&mut self, id: u64, bytes: Arc<[u8]>, fds: Vec<Arc<OwnedFd>>) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        client.out.push_back((bytes, fds));
+        self.flush(id);
+    }
+
+    fn flush(&mut self, id: u64) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        while let Some((bytes, fds)) = client.out.front() {
+            let fds: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
+            match frame::send(&client.socket, bytes, &fds) {
+                Ok(()) => {
+                    client.out.pop_front();
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                // Too many descriptors in flight: they drain as receivers read.
+                Err(Errno::TOOMANYREFS) => return,
+                Err(_) => {
+                    // The reader finds the end of the connection and cleans up.
+                    client.out.clear();
+                    return;
+                }
+            }
+        }
+    }
+}
+
+struct Ready {
+    listener: bool,
+    readable: Vec<u64>,
+    writable: Vec<u64>,
+}

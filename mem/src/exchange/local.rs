@@ -1,0 +1,213 @@
+//! Meeting of ranks that are threads of one process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+use symmem_hal::Wait;
+
+use super::{Exchange, ExchangeError, Handle, Part, Round, RoundKey};
+
+/// The meeting point of one process's ranks. Shared by all of them.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    rounds: HashMap<RoundKey, Meeting>,
+    /// By global rank: ended without leaving.
+    lost: Vec<bool>,
+}
+
+#[derive(Debug)]
+struct Meeting {
+    parts: Vec<Option<Part>>,
+    /// How many members have come, and how many have their answer. A meeting is forgotten when
+    /// both are all; one that failed is kept for those who come late.
+    come: usize,
+    answered: usize,
+    failed: Option<ExchangeError>,
+}
+
+impl Hub {
+    pub(crate) fn new(world: usize) -> Self {
+        Hub {
+            state: Mutex::new(State { rounds: HashMap::new(), lost: vec![false; world] }),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// A rank has ended without leaving.
+    pub(crate) fn mark_lost(&self, global: u32) {
+        if let Some(lost) = self.state.lock().lost.get_mut(global as usize) {
+            *lost = true;
+        }
+        self.changed.notify_all();
+    }
+}
+
+/// One rank's way to the [`Hub`].
+#[derive(Debug)]
+pub(crate) struct LocalExchange {
+    pub hub: Arc<Hub>,
+}
+
+impl Exchange for LocalExchange {
+    fn gather(&self, round: Round<'_>, wait: &Wait) -> Result<Vec<Part>, ExchangeError> {
+        let deadline = wait.deadline();
+        let hub = self.hub.clone();
+        let _guard = wait.cancel().map(|token| {
+            token.on_cancel(Arc::new(move || {
+                let _state = hub.state.lock();
+                hub.changed.notify_all();
+            }))
+        });
+        let Round { key, members, me, part } = round;
+        let mut state = self.hub.state.lock();
+        let meeting = state.rounds.entry(key).or_insert_with(|| Meeting {
+            parts: members.iter().map(|_| None).collect(),
+            come: 0,
+            answered: 0,
+            failed: None,
+        });
+        meeting.come += 1;
+        match meeting.parts.get_mut(me) {
+            Some(place @ None) => *place = Some(part),
+            _ => meeting.failed = Some(ExchangeError::Duplicate { rank: index(me) }),
+        }
+        if meeting.come == members.len() || meeting.failed.is_some() {
+            self.hub.changed.notify_all();
+        }
+        loop {
+            let State { rounds, lost } = &mut *state;
+            // The entry stays until this member, too, has its answer.
+            let Some(meeting) = rounds.get_mut(&key) else {
+                return Err(ExchangeError::system("meeting", "forgotten"));
+            };
+            if meeting.failed.is_none() && meeting.come < members.len() {
+                let missing = || meeting.parts.iter().enumerate().filter(|(_, p)| p.is_none()).map(|(i, _)| i);
+                let ended = missing().find(|i| lost.get(members[*i] as usize) == Some(&true));
+                meeting.failed = if let Some(rank) = ended {
+                    Some(ExchangeError::Lost { rank: index(rank) })
+                } else if wait.is_cancelled() {
+                    Some(ExchangeError::Cancelled)
+                } else if Instant::now() >= deadline {
+                    let missing = missing().map(index).collect();
+                    Some(ExchangeError::Missing { missing, allowed: wait.duration(), hosts: Vec::new() })
+                } else {
+                    None
+                };
+                if meeting.failed.is_none() {
+                    self.hub.changed.wait_until(&mut state, deadline);
+                    continue;
+                }
+                self.hub.changed.notify_all();
+            }
+            let answer = match &meeting.failed {
+                Some(error) => Err(error.clone()),
+                None => Ok(meeting.parts.iter().enumerate().map(|(i, p)| share(p, i == me)).collect()),
+            };
+            meeting.answered += 1;
+            if meeting.answered == members.len() {
+                rounds.remove(&key);
+            }
+            return answer;
+        }
+    }
+}
+
+fn index(i: usize) -> u32 {
+    u32::try_from(i).unwrap_or(u32::MAX)
+}
+
+/// A copy of a part for another member: threads share the mapping.
+fn share(part: &Option<Part>, own: bool) -> Part {
+    let Some(part) = part else { return Part::default() };
+    let handle = match &part.handle {
+        Some(Handle::Local(memory)) if !own => Some(Handle::Local(memory.clone())),
+        _ => None,
+    };
+    Part { payload: part.payload.clone(), handle }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed set-up fails the test")]
+    use super::*;
+    use symmem_hal::CancelToken;
+
+    fn key(sequence: u64) -> RoundKey {
+        RoundKey { group: 1, generation: 0, sequence }
+    }
+
+    fn round(members: &[u32], me: usize, sequence: u64) -> Round<'_> {
+        let part = Part { payload: vec![me as u8, sequence as u8], handle: None };
+        Round { key: key(sequence), members, me, part }
+    }
+
+    #[test]
+    fn everybody_gets_everything_and_nothing_is_kept() {
+        let hub = Arc::new(Hub::new(5));
+        let members = [3, 0, 4];
+        std::thread::scope(|s| {
+            for me in 0..3 {
+                let exchange = LocalExchange { hub: hub.clone() };
+                s.spawn(move || {
+                    for n in 0..50 {
+                        let parts = exchange.gather(round(&members, me, n), &Wait::seconds(20)).unwrap();
+                        let all: Vec<_> = parts.iter().map(|p| p.payload.clone()).collect();
+                        assert_eq!(all, [[0, n as u8], [1, n as u8], [2, n as u8]]);
+                    }
+                });
+            }
+        });
+        assert!(hub.state.lock().rounds.is_empty());
+    }
+
+    #[test]
+    fn a_missing_rank_is_named_on_every_rank_even_on_the_late_one() {
+        let hub = Arc::new(Hub::new(3));
+        let members = [0, 1, 2];
+        let gather = |me, wait| LocalExchange { hub: hub.clone() }.gather(round(&members, me, 0), &wait);
+        let expected = |e: &ExchangeError| matches!(e, ExchangeError::Missing { missing, .. } if *missing == [1]);
+        std::thread::scope(|s| {
+            let patient = s.spawn(|| gather(0, Wait::seconds(20)));
+            assert!(expected(&gather(2, Wait::millis(30)).unwrap_err()));
+            assert!(expected(&patient.join().unwrap().unwrap_err()));
+        });
+        assert!(expected(&gather(1, Wait::seconds(20)).unwrap_err()));
+        assert!(hub.state.lock().rounds.is_empty());
+    }
+
+    #[test]
+    fn a_lost_rank_and_a_cancelled_one_end_the_wait_at_once() {
+        let hub = Arc::new(Hub::new(2));
+        let members = [0, 1];
+        std::thread::scope(|s| {
+            let waiting = s.spawn(|| LocalExchange { hub: hub.clone() }.gather(round(&members, 0, 0), &Wait::seconds(60)));
+            while hub.state.lock().rounds.is_empty() {
+                std::thread::yield_now();
+            }
+            hub.mark_lost(1);
+            assert_eq!(waiting.join().unwrap().unwrap_err(), ExchangeError::Lost { rank: 1 });
+        });
+        let hub = Arc::new(Hub::new(2));
+        let token = CancelToken::new();
+        std::thread::scope(|s| {
+            let wait = Wait::seconds(60).with_cancel(token.clone());
+            let waiting = s.spawn({
+                let hub = hub.clone();
+                move || LocalExchange { hub }.gather(round(&members, 0, 0), &wait)
+            });
+            while hub.state.lock().rounds.is_empty() {
+                std::thread::yield_now();
+            }
+            token.cancel();
+            assert_eq!(waiting.join().unwrap().unwrap_err(), ExchangeError::Cancelled);
+        });
+    }
+}

@@ -1,0 +1,149 @@
+//! How the members of a group meet: everybody gives something, everybody gets all of it.
+//!
+//! One call, [`Exchange::gather`], carries all agreement: group creation, rendezvous, votes. It
+//! either gives every member the same parts or fails on every member that waits. Two
+//! implementations: [`local`] for ranks that are threads of one process, [`unix`] for processes of
+//! one host.
+
+pub(crate) mod local;
+pub(crate) mod unix;
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use symmem_hal::types::RankSet;
+use symmem_hal::{Fault, Kind, Memory, Wait};
+
+/// Names one round. Members that disagree about which round they are in never meet; what they
+/// disagree about travels inside, so the sequence number is all that counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct RoundKey {
+    pub group: u64,
+    pub generation: u32,
+    pub sequence: u64,
+}
+
+/// Something mappable that travels with a part.
+#[derive(Debug)]
+pub(crate) enum Handle {
+    /// To another process.
+    Fd(OwnedFd),
+    /// To another thread: the mapping itself, since one process maps memory once.
+    Local(Memory),
+}
+
+/// What one member gives to a round.
+#[derive(Debug, Default)]
+pub(crate) struct Part {
+    pub payload: Vec<u8>,
+    pub handle: Option<Handle>,
+}
+
+/// A member's call of a round. `members` are global ranks in group order; `me` indexes them.
+#[derive(Debug)]
+pub(crate) struct Round<'a> {
+    pub key: RoundKey,
+    pub members: &'a [u32],
+    pub me: usize,
+    pub part: Part,
+}
+
+/// Why a round failed; ranks are group indices.
+#[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum ExchangeError {
+    /// Members did not come in time.
+    #[error("ranks {} did not come within {allowed:?}{}", set(missing), hosts(hosts))]
+    Missing {
+        /// Group indices of those who did not come.
+        missing: Vec<u32>,
+        /// The deadline of the rank that gave up first.
+        allowed: Duration,
+        /// The hosts on which ranks of this run have met, where there is more than one.
+        hosts: Vec<String>,
+    },
+    /// A member ended while the others waited for it.
+    #[error("rank {rank} ended before it came")]
+    Lost {
+        /// Its group index.
+        rank: u32,
+    },
+    /// The caller's token ended the wait, on this rank or another.
+    #[error("the meeting was cancelled by a caller")]
+    Cancelled,
+    /// This rank was turned away by whoever leads the meeting, or turned it away.
+    #[error("the meeting point refused: {0}")]
+    Refused(String),
+    /// A rank came twice to one round: two processes claim one rank.
+    #[error("two processes claim rank {rank}")]
+    Duplicate {
+        /// The group index claimed twice.
+        rank: u32,
+    },
+    /// What this rank wants to send does not fit in a message.
+    #[error("{bytes} bytes to send, at most {limit} fit in a message")]
+    TooLarge {
+        /// Bytes to send.
+        bytes: usize,
+        /// Bytes that fit.
+        limit: usize,
+    },
+    /// The operating system reported an error.
+    #[error("{call}: {reason}")]
+    System {
+        /// The system call.
+        call: String,
+        /// The kernel's reason.
+        reason: String,
+    },
+}
+
+fn set(indices: &[u32]) -> RankSet {
+    indices.iter().map(|i| *i as usize).collect()
+}
+
+fn hosts(hosts: &[String]) -> String {
+    if hosts.len() < 2 {
+        return String::new();
+    }
+    format!(
+        "; ranks of this run met on {} different hosts or namespaces, which cannot share memory: {}",
+        hosts.len(),
+        hosts.join("; ")
+    )
+}
+
+impl ExchangeError {
+    pub(crate) fn system(call: &str, error: impl std::fmt::Display) -> Self {
+        ExchangeError::System { call: call.to_owned(), reason: error.to_string() }
+    }
+}
+
+impl Fault for ExchangeError {
+    fn kind(&self) -> Kind {
+        match self {
+            ExchangeError::Missing { .. } => Kind::TimedOut,
+            ExchangeError::Lost { .. } => Kind::PeerLost,
+            ExchangeError::Cancelled => Kind::Cancelled,
+            ExchangeError::Duplicate { .. } => Kind::Disagreement,
+            ExchangeError::TooLarge { .. } => Kind::InvalidArgument,
+            ExchangeError::Refused(_) | ExchangeError::System { .. } => Kind::System,
+        }
+    }
+
+    fn ranks(&self) -> RankSet {
+        match self {
+            ExchangeError::Missing { missing, .. } => set(missing),
+            ExchangeError::Lost { rank } | ExchangeError::Duplicate { rank } => RankSet::one(*rank as usize),
+            _ => RankSet::new(),
+        }
+    }
+}
+
+/// Where members meet.
+pub(crate) trait Exchange: Send + Sync + std::fmt::Debug {
+    /// Gives this member's part and returns every member's, in group order (this member's own
+    /// included, without its handle). Links between members that have none are made on the way.
+    fn gather(&self, round: Round<'_>, wait: &Wait) -> Result<Vec<Part>, ExchangeError>;
+}

@@ -1,0 +1,279 @@
+//! Meeting of ranks that are processes of one host.
+//!
+//! The process that binds the run's name in its network namespace leads; every member, the
+//! leader's own included, connects to it, proves that it knows the run's token, has it proven, and
+//! takes part in one round. When the leader's process ends, whoever finds the name free leads.
+//!
+//! "One host" is decided by meeting, not by comparing names: what can connect can share memory.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use symmem_hal::Wait;
+
+use super::frame::{self, Frame, MAX_FRAME, WIRE_VERSION};
+use super::leader::Leader;
+use super::token::{Side, Token, meeting_name, random};
+use super::{Exchange, ExchangeError, Handle, Part, Round};
+use crate::liveness::links::Links;
+
+/// How often a wait looks at its cancel token.
+const TICK: Duration = Duration::from_millis(20);
+
+/// One process's way to the meeting point of its run.
+#[derive(Debug)]
+pub(crate) struct UnixExchange {
+    run: String,
+    generation: u32,
+    token: Token,
+    links: Arc<Links>,
+    leader: Mutex<Option<Leader>>,
+    /// Called once when this process begins to lead: the host is made known to other hosts.
+    on_lead: OnLead,
+}
+
+/// What a process does when it becomes the leader of its host, and what it can tell of others.
+#[derive(Clone)]
+pub(crate) struct OnLead {
+    pub announce: Arc<dyn Fn() + Send + Sync>,
+    pub hosts: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
+}
+
+impl core::fmt::Debug for OnLead {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("OnLead")
+    }
+}
+
+/// Why one attempt at a round ended.
+enum Attempt {
+    /// The round is over.
+    Over(ExchangeError),
+    /// The leader is gone; another can lead.
+    Leaderless,
+}
+
+impl From<ExchangeError> for Attempt {
+    fn from(error: ExchangeError) -> Self {
+        Attempt::Over(error)
+    }
+}
+
+impl UnixExchange {
+    pub(crate) fn new(run: String, generation: u32, token: Token, links: Arc<Links>, on_lead: OnLead) -> Self {
+        UnixExchange { run, generation, token, links, leader: Mutex::new(None), on_lead }
+    }
+
+    /// Binds the run's name if it is free, and leads.
+    fn try_lead(&self, address: &SocketAddrUnix) -> Result<(), ExchangeError> {
+        let mut leader = self.leader.lock();
+        let socket = seqpacket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        match rustix::net::bind(&socket, address) {
+            Ok(()) => {}
+            Err(Errno::ADDRINUSE) => return Ok(()),
+            Err(e) => return Err(ExchangeError::system("bind", e)),
+        }
+        rustix::net::listen(&socket, 4096).map_err(|e| ExchangeError::system("listen", e))?;
+        let links = self.links.clone();
+        *leader = Some(Leader::start(socket, self.token.clone(), Arc::new(move |rank| links.is_lost(rank)))?);
+        drop(leader);
+        (self.on_lead.announce)();
+        Ok(())
+    }
+
+    fn connect(&self, bound: &Bound<'_>) -> Result<OwnedFd, Attempt> {
+        let name = meeting_name(&self.run, self.generation);
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes())
+            .map_err(|e| ExchangeError::system("address", e))?;
+        loop {
+            let socket = seqpacket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+            match rustix::net::connect(&socket, &address) {
+                Ok(()) => {
+                    let peer = rustix::net::sockopt::socket_peercred(&socket)
+                        .map_err(|e| ExchangeError::system("SO_PEERCRED", e))?;
+                    let me = rustix::process::geteuid();
+                    if peer.uid != me {
+                        return Err(Attempt::Over(ExchangeError::Refused(format!(
+                            "user {} holds this run's meeting point; this process is user {}",
+                            peer.uid.as_raw(),
+                            me.as_raw()
+                        ))));
+                    }
+                    return Ok(socket);
+                }
+                Err(Errno::CONNREFUSED) => self.try_lead(&address)?,
+                // The leader's backlog is full: it is busy with others.
+                Err(Errno::AGAIN | Errno::INTR) => std::thread::sleep(Duration::from_millis(1)),
+                Err(e) => return Err(Attempt::Over(ExchangeError::system("connect", e))),
+            }
+            bound.check()?;
+        }
+    }
+
+    fn attempt(&self, round: &Round<'_>, bound: &Bound<'_>) -> Result<Vec<Part>, Attempt> {
+        let mut line = Line { socket: self.connect(bound)?, buffer: vec![0; MAX_FRAME] };
+        let Frame::Challenge { version, nonce: leader } = line.receive(bound)?.0 else { return Err(out_of_turn()) };
+        if version != WIRE_VERSION {
+            return Err(Attempt::Over(ExchangeError::Refused(format!(
+                "the leader speaks wire version {version}, this rank {WIRE_VERSION}: ranks run different releases of symmem"
+            ))));
+        }
+        let nonce = random::<16>()?;
+        let proof = self.token.prove(Side::Member, &leader, &nonce);
+        line.send(&Frame::Hello { nonce, proof }, None, bound)?;
+        match line.receive(bound)?.0 {
+            // Before this holds, nothing of ours has been given away.
+            Frame::Welcome { proof } if self.token.verify(Side::Leader, &leader, &nonce, &proof) => {}
+            Frame::Failed(error) => return Err(Attempt::Over(error)),
+            _ => {
+                return Err(Attempt::Over(ExchangeError::Refused(
+                    "who leads does not know this run's token".to_owned(),
+                )));
+            }
+        }
+        let come = Frame::Come {
+            key: round.key,
+            members: round.members.to_vec(),
+            me: round.me as u32,
+            millis: u64::try_from(bound.left().as_millis()).unwrap_or(u64::MAX / 2),
+            linked: self.links.peers(),
+            payload: round.part.payload.clone(),
+        };
+        let handle = match &round.part.handle {
+            Some(Handle::Fd(fd)) => Some(fd),
+            _ => None,
+        };
+        line.send(&come, handle, bound)?;
+        let mut parts: Vec<Part> = round.members.iter().map(|_| Part::default()).collect();
+        loop {
+            let (frame, mut fds) = line.receive(bound)?;
+            match frame {
+                Frame::Part { index, payload } => {
+                    let part = parts.get_mut(index as usize).ok_or_else(out_of_turn)?;
+                    *part = Part { payload, handle: fds.pop().map(Handle::Fd) };
+                }
+                Frame::Link { index } => {
+                    let peer = *round.members.get(index as usize).ok_or_else(out_of_turn)?;
+                    let process = (fds.len() > 1).then(|| fds.pop()).flatten();
+                    let link = fds.pop().ok_or_else(out_of_turn)?;
+                    self.links.add(peer, link, process)?;
+                }
+                Frame::Done => return Ok(parts),
+                Frame::Failed(error) => return Err(Attempt::Over(error)),
+                _ => return Err(out_of_turn()),
+            }
+        }
+    }
+}
+
+fn out_of_turn() -> Attempt {
+    Attempt::Over(ExchangeError::Refused("the leader sent a frame out of turn".to_owned()))
+}
+
+fn seqpacket(flags: SocketFlags) -> Result<OwnedFd, ExchangeError> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(|e| ExchangeError::system("socket", e))
+}
+
+impl Exchange for UnixExchange {
+    fn gather(&self, round: Round<'_>, wait: &Wait) -> Result<Vec<Part>, ExchangeError> {
+        let bound = Bound { wait, deadline: wait.deadline(), round: &round };
+        loop {
+            match self.attempt(&round, &bound) {
+                Ok(parts) => return Ok(parts),
+                Err(Attempt::Leaderless) => bound.check()?,
+                Err(Attempt::Over(ExchangeError::Missing { missing, allowed, .. })) => {
+                    let hosts = (self.on_lead.hosts)();
+                    return Err(ExchangeError::Missing { missing, allowed, hosts });
+                }
+                Err(Attempt::Over(error)) => return Err(error),
+            }
+        }
+    }
+}
+
+/// The bound on one round.
+struct Bound<'a> {
+    wait: &'a Wait,
+    deadline: Instant,
+    round: &'a Round<'a>,
+}
+
+impl Bound<'_> {
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// Ends the round on this side alone: nobody answers for longer than the leader was given.
+    fn check(&self) -> Result<(), ExchangeError> {
+        if self.wait.is_cancelled() {
+            return Err(ExchangeError::Cancelled);
+        }
+        // The leader ends a round at its deadline; this is for a leader that does not.
+        if Instant::now() >= self.deadline + 10 * TICK {
+            let missing = (0..self.round.members.len()).filter(|i| *i != self.round.me);
+            return Err(ExchangeError::Missing {
+                missing: missing.map(|i| i as u32).collect(),
+                allowed: self.wait.duration(),
+                hosts: Vec::new(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// One connection to the leader.
+struct Line {
+    socket: OwnedFd,
+    buffer: Vec<u8>,
+}
+
+impl Line {
+    fn send(&mut self, frame: &Frame, handle: Option<&OwnedFd>, bound: &Bound<'_>) -> Result<(), Attempt> {
+        let bytes = frame.encode()?;
+        let handle: Vec<_> = handle.into_iter().map(std::os::fd::AsFd::as_fd).collect();
+        loop {
+            match frame::send(&self.socket, &bytes, &handle) {
+                Ok(()) => return Ok(()),
+                Err(Errno::AGAIN) => self.poll(PollFlags::OUT, bound)?,
+                Err(Errno::INTR) => {}
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(Attempt::Leaderless),
+                Err(e) => return Err(Attempt::Over(ExchangeError::system("sendmsg", e))),
+            }
+        }
+    }
+
+    fn receive(&mut self, bound: &Bound<'_>) -> Result<(Frame, Vec<OwnedFd>), Attempt> {
+        loop {
+            match frame::receive(&self.socket, &mut self.buffer) {
+                Ok(Some((n, fds))) => return Ok((frame::decode(&self.buffer[..n])?, fds)),
+                Ok(None) | Err(Errno::CONNRESET) => return Err(Attempt::Leaderless),
+                Err(Errno::AGAIN) => self.poll(PollFlags::IN, bound)?,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(Attempt::Over(ExchangeError::system("recvmsg", e))),
+            }
+        }
+    }
+
+    fn poll(&self, events: PollFlags, bound: &Bound<'_>) -> Result<(), Attempt> {
+        if let Err(e) = bound.check() {
+            if e == ExchangeError::Cancelled
+                && let Ok(bytes) = Frame::Cancel.encode()
+            {
+                // So that the others learn why; if it does not go through, they see this one leave.
+                let _ = frame::send(&self.socket, &bytes, &[]);
+            }
+            return Err(e.into());
+        }
+        let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
+        match poll(&mut [PollFd::new(&self.socket, events)], Some(&tick)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(e) => Err(Attempt::Over(ExchangeError::system("poll", e))),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What a group failed of.
+
+use std::time::Duration;
+
+use symmem_hal::types::{Rank, RankSet};
+use symmem_hal::{Fault, Kind};
+
+use crate::call::{Operation, Signature};
+
+/// The first thing that went wrong in a group, the same on every member.
+///
+/// Sticky: once a group has one, every later operation on it returns it. The memory stays mapped
+/// and readable. Bad arguments and signal time-outs are not failures of the group.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// Ranks did not come to an operation in time.
+    #[error("{operation:?} (epoch {epoch}): ranks {ranks} did not come within {allowed:?}; they are alive but late, stuck, or in another call")]
+    TimedOut {
+        /// The operation that gave up.
+        operation: Operation,
+        /// Its epoch on its lane.
+        epoch: u32,
+        /// Who was missing.
+        ranks: RankSet,
+        /// The deadline of the rank that gave up.
+        allowed: Duration,
+    },
+    /// A rank is gone: its process or thread ended without leaving, or it left before an operation
+    /// that needs it.
+    #[error("rank {rank} {}", if *left { "has left the group and cannot take part in a later operation" } else { "is lost: its process or thread ended; start again or go on without it" })]
+    PeerLost {
+        /// Who.
+        rank: Rank,
+        /// Whether it ended in an orderly way.
+        left: bool,
+    },
+    /// Two ranks issued different calls, in another order, or on other memory.
+    #[error("rank {rank} issued another call than this rank (epoch {epoch}): mine {mine}, theirs {theirs}{}", differs(mine, theirs))]
+    CallMismatch {
+        /// Whose call differs.
+        rank: Rank,
+        /// The epoch in which both were issued.
+        epoch: u32,
+        /// This rank's call.
+        mine: Signature,
+        /// That rank's call.
+        theirs: Signature,
+    },
+    /// Two operations ran at once on one lane.
+    #[error("two operations ran at once on lane {lane}: order them, or give each a lane of its own")]
+    LaneBusy {
+        /// The lane.
+        lane: u32,
+    },
+    /// A graph was replayed on a lane that no longer takes operations.
+    #[error("a graph was replayed after its lane had closed: capture it again on the new group")]
+    StaleGraph,
+    /// A rank's caller ended the wait of an operation.
+    #[error("{operation:?} (epoch {epoch}) was cancelled by rank {rank}'s caller")]
+    Cancelled {
+        /// The operation.
+        operation: Operation,
+        /// Its epoch on its lane.
+        epoch: u32,
+        /// Whose caller.
+        rank: Rank,
+    },
+    /// The device reported an error.
+    #[error("the device failed: {0}")]
+    Device(String),
+    /// This rank has closed the group.
+    #[error("this rank has left the group")]
+    Left,
+    /// The process was forked after the group was made; the child has no part in it.
+    #[error("this process is a fork of a member and is no member itself: make the group after fork, or exec")]
+    Forked,
+    /// The group went on without this rank.
+    #[error("the group recovered without this rank (generation {generation})")]
+    Excluded {
+        /// The generation that does not have it.
+        generation: u32,
+    },
+    /// The store is gone, so ranks cannot meet.
+    #[error("the store is lost: {0}")]
+    StoreLost(String),
+    /// The group was made without what the operation needs.
+    #[error("not prepared: {0}")]
+    NotPrepared(&'static str),
+}
+
+fn differs(mine: &Signature, theirs: &Signature) -> &'static str {
+    if mine.0 == theirs.0 {
+        " (same call, but one rank has issued more operations on this lane, or replays a graph)"
+    } else if mine.0 >> 48 == theirs.0 >> 48 {
+        " (same operation; another count, root, algorithm, memory, tag or origin)"
+    } else {
+        ""
+    }
+}
+
+impl Fault for Failure {
+    fn kind(&self) -> Kind {
+        match self {
+            Failure::TimedOut { .. } => Kind::TimedOut,
+            Failure::PeerLost { .. } => Kind::PeerLost,
+            Failure::CallMismatch { .. } => Kind::Disagreement,
+            Failure::LaneBusy { .. } | Failure::NotPrepared(_) => Kind::InvalidArgument,
+            Failure::Cancelled { .. } => Kind::Cancelled,
+            Failure::Device(_) => Kind::Device,
+            Failure::StoreLost(_) => Kind::System,
+            Failure::StaleGraph | Failure::Left | Failure::Forked | Failure::Excluded { .. } => Kind::Stale,
+        }
+    }
+
+    fn ranks(&self) -> RankSet {
+        match self {
+            Failure::TimedOut { ranks, .. } => ranks.clone(),
+            Failure::PeerLost { rank, .. }
+            | Failure::CallMismatch { rank, .. }
+            | Failure::Cancelled { rank, .. } => RankSet::one(rank.index()),
+            _ => RankSet::new(),
+        }
+    }
+}

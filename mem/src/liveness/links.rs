@@ -1,0 +1,225 @@
+//! Links between processes, and the watcher that listens to them.
+//!
+//! One thread a process, from the first link on, polls every link and every peer process. It makes
+//! no device call and takes no lock that is held during a wait: it sets bits in the groups'
+//! statuses and wakes whoever sleeps.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+
+use super::fork::{self, LinkFd};
+use super::{Message, Register, Voice};
+use crate::exchange::ExchangeError;
+use crate::exchange::frame;
+
+/// Largest message on a link.
+const MAX_MESSAGE: usize = 64;
+
+/// This process's links. The watcher ends with the last owner.
+#[derive(Debug)]
+pub(crate) struct Links {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: Mutex<State>,
+    bell: LinkFd,
+    register: Arc<Register>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By global rank. Two rounds at once may each have made a link to the same peer; either
+    /// closing means the same.
+    links: HashMap<u32, Vec<Link>>,
+    lost: Vec<u32>,
+    watching: bool,
+    stop: bool,
+}
+
+#[derive(Debug)]
+struct Link {
+    socket: Arc<LinkFd>,
+    process: Option<Arc<LinkFd>>,
+    out: VecDeque<Message>,
+}
+
+impl Links {
+    pub(crate) fn new(register: Arc<Register>) -> Result<Self, ExchangeError> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| ExchangeError::system("eventfd", e))?;
+        let inner = Inner { state: Mutex::default(), bell: LinkFd::new(bell), register };
+        Ok(Links { inner: Arc::new(inner) })
+    }
+
+    /// The global ranks to which there is a link.
+    pub(crate) fn peers(&self) -> Vec<u32> {
+        self.inner.state.lock().links.keys().copied().collect()
+    }
+
+    /// Whether a global rank's process has ended.
+    pub(crate) fn is_lost(&self, global: u32) -> bool {
+        self.inner.state.lock().lost.contains(&global)
+    }
+
+    /// Adds a link to a peer and, if there is one, a descriptor of its process.
+    pub(crate) fn add(&self, peer: u32, socket: OwnedFd, process: Option<OwnedFd>) -> Result<(), ExchangeError> {
+        let link = Link {
+            socket: Arc::new(LinkFd::new(socket)),
+            process: process.map(|fd| Arc::new(LinkFd::new(fd))),
+            out: VecDeque::new(),
+        };
+        let mut state = self.inner.state.lock();
+        state.links.entry(peer).or_default().push(link);
+        if !state.watching {
+            let inner = self.inner.clone();
+            std::thread::Builder::new()
+                .name("symmem-watcher".to_owned())
+                .spawn(move || watch(&inner))
+                .map_err(|e| ExchangeError::system("spawn", e))?;
+            state.watching = true;
+        }
+        drop(state);
+        self.inner.ring();
+        Ok(())
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        if !fork::is_child() {
+            self.inner.state.lock().stop = true;
+            self.inner.ring();
+        }
+    }
+}
+
+impl Voice for Links {
+    fn send(&self, to: u32, message: Message) {
+        let mut state = self.inner.state.lock();
+        let Some(link) = state.links.get_mut(&to).and_then(|links| links.first_mut()) else { return };
+        link.out.push_back(message);
+        if !link.flush() {
+            drop(state);
+            self.inner.ring();
+        }
+    }
+}
+
+impl Link {
+    /// Sends what it can; `false` if something is left.
+    fn flush(&mut self) -> bool {
+        let Some(socket) = self.socket.as_fd() else { return true };
+        while let Some(message) = self.out.front() {
+            let mut space = [0; MAX_MESSAGE];
+            let sent = postcard::to_slice(message, &mut space)
+                .map_err(|_| Errno::MSGSIZE)
+                .and_then(|bytes| frame::send(socket, bytes, &[]));
+            match sent {
+                Err(Errno::AGAIN) => return false,
+                Err(Errno::INTR) => {}
+                // Sent, or the peer is gone, which the watcher sees.
+                Ok(()) | Err(_) => {
+                    self.out.pop_front();
+                }
+            }
+        }
+        true
+    }
+}
+
+impl Inner {
+    fn ring(&self) {
+        if let Some(bell) = self.bell.as_fd() {
+            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+fn watch(inner: &Arc<Inner>) {
+    // A bug here must not leave groups that believe all is well.
+    if catch_unwind(AssertUnwindSafe(|| watch_loop(inner))).is_err() {
+        tracing::error!("the watcher panicked; every peer counts as lost");
+        let peers: Vec<u32> = inner.state.lock().links.drain().map(|(peer, _)| peer).collect();
+        peers.into_iter().for_each(|peer| inner.register.lost(peer));
+    }
+}
+
+fn watch_loop(inner: &Arc<Inner>) {
+    let Some(bell) = inner.bell.as_fd() else { return };
+    loop {
+        let watched: Vec<(u32, Arc<LinkFd>, Option<Arc<LinkFd>>, bool)> = {
+            let state = inner.state.lock();
+            if state.stop {
+                return;
+            }
+            let all = state.links.iter().flat_map(|(peer, links)| links.iter().map(move |l| (*peer, l)));
+            all.map(|(peer, l)| (peer, l.socket.clone(), l.process.clone(), !l.out.is_empty())).collect()
+        };
+        let mut fds = vec![PollFd::new(bell, PollFlags::IN)];
+        for (_, socket, process, pending) in &watched {
+            let events = if *pending { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            let process = process.as_ref().and_then(|p| p.as_fd());
+            let Some(socket) = socket.as_fd() else { continue };
+            fds.push(PollFd::new(socket, events));
+            // A peer without a process descriptor gets its socket polled twice instead.
+            fds.push(PollFd::new(process.unwrap_or(socket), if process.is_some() { PollFlags::IN } else { PollFlags::empty() }));
+        }
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => {
+                tracing::error!(error = %e, "the watcher cannot poll; every peer counts as lost");
+                watched.iter().for_each(|(peer, ..)| inner.register.lost(*peer));
+                return;
+            }
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        drop(fds);
+        let _ = rustix::io::read(bell, &mut [0u8; 8]);
+        for (i, (peer, socket, process, pending)) in watched.iter().enumerate() {
+            let (link_ready, process_ready) = (ready[1 + 2 * i], process.is_some() && ready[2 + 2 * i]);
+            if *pending && let Some(links) = inner.state.lock().links.get_mut(peer) {
+                links.iter_mut().for_each(|link| {
+                    link.flush();
+                });
+            }
+            // What the peer said before it ended is heard first: a leave makes its end orderly.
+            let closed = (link_ready || process_ready) && hear(inner, *peer, socket);
+            if closed || process_ready {
+                let mut state = inner.state.lock();
+                let first = state.links.remove(peer).is_some();
+                if first {
+                    state.lost.push(*peer);
+                }
+                drop(state);
+                if first {
+                    inner.register.lost(*peer);
+                }
+            }
+        }
+    }
+}
+
+/// Reads all that a link holds; `true` if it is closed.
+fn hear(inner: &Inner, peer: u32, socket: &LinkFd) -> bool {
+    let Some(socket) = socket.as_fd() else { return false };
+    let mut space = [0; MAX_MESSAGE];
+    loop {
+        match frame::receive(socket.as_fd(), &mut space) {
+            Ok(Some((n, _))) => match postcard::from_bytes(&space[..n]) {
+                Ok(message) => inner.register.receive(peer, message),
+                Err(e) => tracing::warn!(peer, error = %e, "a message on a link is not one"),
+            },
+            Err(Errno::AGAIN) => return false,
+            Err(Errno::INTR) => {}
+            Ok(None) | Err(_) => return true,
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What one rank knows of a group's members and of the group's first failure.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use symmem_hal::types::{Rank, RankSet, Scope};
+use symmem_hal::{Fault, Health};
+
+use crate::failure::Failure;
+
+/// How a member ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// It left the group in an orderly way.
+    Left,
+    /// Its process or thread ended without leaving.
+    Lost,
+}
+
+type Alarm = Arc<dyn Fn() + Send + Sync>;
+
+/// The host-side twin of a group's control page: who is gone, and the first failure.
+///
+/// Written by the watcher (who is gone) and by whoever finds a failure; read inside every wait.
+pub struct Status {
+    scope: Scope,
+    /// Bits by group index. A gone member is in `left` or `lost`, and sets `any` last.
+    left: Box<[AtomicU32]>,
+    lost: Box<[AtomicU32]>,
+    any: AtomicBool,
+    closed: AtomicBool,
+    failure: OnceLock<Failure>,
+    alarms: Mutex<Vec<Alarm>>,
+}
+
+impl Status {
+    pub(crate) fn new(scope: Scope, members: usize) -> Self {
+        let words = || (0..members.div_ceil(32)).map(|_| AtomicU32::new(0)).collect();
+        Status {
+            scope,
+            left: words(),
+            lost: words(),
+            any: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            failure: OnceLock::new(),
+            alarms: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// How the member of this index ended, if it did. One load while nobody is gone.
+    ///
+    /// A waiter that gets an answer looks at its data once more before it gives up: what the member
+    /// wrote before it ended is visible after this call.
+    #[must_use]
+    pub fn gone(&self, index: usize) -> Option<Gone> {
+        if !self.any.load(Ordering::Acquire) {
+            return None;
+        }
+        let bit = |words: &[AtomicU32]| {
+            words.get(index / 32).is_some_and(|w| w.load(Ordering::Acquire) >> (index % 32) & 1 == 1)
+        };
+        // Whoever left and then ended did so in an orderly way.
+        if bit(&self.left) {
+            Some(Gone::Left)
+        } else if bit(&self.lost) {
+            Some(Gone::Lost)
+        } else {
+            None
+        }
+    }
+
+    /// All members that are gone, either way.
+    #[must_use]
+    pub fn all_gone(&self) -> RankSet {
+        (0..self.left.len() * 32).filter(|i| self.gone(*i).is_some()).collect()
+    }
+
+    /// The failure to report of a gone member.
+    #[must_use]
+    pub fn peer_lost(&self, index: usize, gone: Gone) -> Failure {
+        let index = u32::try_from(index).unwrap_or(u32::MAX);
+        Failure::PeerLost { rank: Rank::in_scope(index, self.scope), left: gone == Gone::Left }
+    }
+
+    pub(crate) fn mark(&self, index: usize, gone: Gone) {
+        let words = match gone {
+            Gone::Left => &self.left,
+            Gone::Lost => &self.lost,
+        };
+        if let Some(word) = words.get(index / 32) {
+            word.fetch_or(1 << (index % 32), Ordering::AcqRel);
+            self.any.store(true, Ordering::Release);
+            self.alarm();
+        }
+    }
+
+    /// Records a failure if it is the first; returns the first.
+    pub fn fail(&self, failure: Failure) -> &Failure {
+        let first = self.failure.get_or_init(|| failure);
+        self.alarm();
+        first
+    }
+
+    /// The first failure, or [`Failure::Left`] once this rank has closed the group.
+    ///
+    /// # Errors
+    ///
+    /// That failure.
+    pub fn check(&self) -> Result<(), Failure> {
+        if let Some(failure) = self.failure.get() {
+            return Err(failure.clone());
+        }
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Failure::Left);
+        }
+        if super::fork::is_child() {
+            return Err(Failure::Forked);
+        }
+        Ok(())
+    }
+
+    /// Takes no new work. Returns whether it took some before.
+    pub(crate) fn close(&self) -> bool {
+        let was_open = !self.closed.swap(true, Ordering::AcqRel);
+        self.alarm();
+        was_open
+    }
+
+    /// Calls `wake` whenever a member goes or the group fails, until the group is dropped: how
+    /// layers above wake what sleeps for a peer's word.
+    pub fn on_change(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        self.alarms.lock().push(wake);
+    }
+
+    fn alarm(&self) {
+        let alarms = self.alarms.lock().clone();
+        alarms.iter().for_each(|wake| wake());
+    }
+}
+
+impl Health for Status {
+    fn failure(&self) -> Option<Arc<dyn Fault>> {
+        self.failure.get().map(|f| Arc::new(f.clone()) as Arc<dyn Fault>)
+    }
+}
+
+impl core::fmt::Debug for Status {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Status")
+            .field("gone", &self.all_gone())
+            .field("failure", &self.failure.get())
+            .finish_non_exhaustive()
+    }
+}
