@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::loader::{MissingSymbol, NotFound, Place, Spec, Version};
+use crate::loader::{MissingSymbol, NotFound, Place, Version};
 use crate::{cuda, nvrtc};
 
 /// One library: found or not.
@@ -39,23 +39,5 @@ pub struct Found {
 /// started, no device touched, no context made. Later calls reuse what the first one loaded.
 #[must_use]
 pub fn probe() -> Vec<LibraryReport> {
-    macro_rules! report {
-        ($spec:expr, $table:ty) => {
-            report(
-                &$spec,
-                <$table>::get().map(|table| Found {
-                    path: table.path().to_owned(),
-                    place: table.place(),
-                    version: table.version(),
-                    known: <$table>::SYMBOLS.len(),
-                    missing: table.missing(),
-                }),
-            )
-        };
-    }
-    vec![report!(cuda::LIBRARY, cuda::Driver), report!(nvrtc::LIBRARY, nvrtc::Nvrtc)]
-}
-
-fn report(spec: &Spec, outcome: Result<Found, NotFound>) -> LibraryReport {
-    LibraryReport { name: spec.name, variable: spec.variable, outcome }
+    vec![cuda::Driver::report(), nvrtc::Nvrtc::report()]
 }

@@ -27,7 +27,6 @@ pub mod bindings;
 mod table;
 
 pub use table::Driver;
-pub(crate) use table::LIBRARY;
 
 use bindings::CUstream;
 

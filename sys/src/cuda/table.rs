@@ -13,7 +13,7 @@ use crate::loader::{Folder, Spec, Version, table};
 ///
 /// Only under its name with a version: the unversioned `libcuda.so` in a toolkit's `stubs` folder is
 /// there to link against and answers every call with an error.
-pub(crate) const LIBRARY: Spec = Spec {
+const LIBRARY: Spec = Spec {
     name: "CUDA driver",
     variable: "SYMMEM_CUDA_LIBRARY",
     sonames: &["libcuda.so.1"],

@@ -104,6 +104,20 @@ macro_rules! table {
                 [$(self.$symbol().err()),+].into_iter().flatten().collect()
             }
 
+            pub(crate) fn report() -> $crate::LibraryReport {
+                $crate::LibraryReport {
+                    name: $spec.name,
+                    variable: $spec.variable,
+                    outcome: Self::get().map(|table| $crate::Found {
+                        path: table.path().to_owned(),
+                        place: table.place(),
+                        version: table.version,
+                        known: Self::SYMBOLS.len(),
+                        missing: table.missing(),
+                    }),
+                }
+            }
+
             #[cold]
             fn missing_symbol(&self, symbol: &'static str) -> $crate::loader::MissingSymbol {
                 let since = $bindings::SINCE.iter().find(|(name, _)| *name == symbol);

@@ -6,5 +6,4 @@
 pub mod bindings;
 mod table;
 
-pub(crate) use table::LIBRARY;
 pub use table::Nvrtc;

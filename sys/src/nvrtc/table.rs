@@ -10,7 +10,7 @@ use super::bindings::{self, nvrtcResult};
 use crate::loader::{Folder, Spec, Version, table};
 
 /// Where NVRTC is looked for.
-pub(crate) const LIBRARY: Spec = Spec {
+const LIBRARY: Spec = Spec {
     name: "NVRTC",
     variable: "SYMMEM_NVRTC_LIBRARY",
     sonames: &["libnvrtc.so.13", "libnvrtc.so.12"],
