@@ -132,7 +132,7 @@ fn what_a_library_has_can_be_called_and_what_it_lacks_is_named() {
     assert_eq!(
         missing.to_string(),
         format!(
-            "CUDA driver has no cuMemcpyBatchAsync_v2, which came with 13.0 (12.4, loaded from {})",
+            "CUDA driver 12.4 has no cuMemcpyBatchAsync_v2, which came with 13.0 (loaded from {})",
             file.display()
         )
     );

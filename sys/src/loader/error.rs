@@ -134,14 +134,15 @@ pub struct MissingSymbol {
 
 impl fmt::Display for MissingSymbol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} has no {}", self.library, self.symbol)?;
+        f.write_str(self.library)?;
+        if let Some(version) = self.version {
+            write!(f, " {version}")?;
+        }
+        write!(f, " has no {}", self.symbol)?;
         if let Some(since) = self.since {
             write!(f, ", which came with {since}")?;
         }
-        match self.version {
-            Some(version) => write!(f, " ({version}, loaded from {})", self.path.display()),
-            None => write!(f, " (loaded from {})", self.path.display()),
-        }
+        write!(f, " (loaded from {})", self.path.display())
     }
 }
 
