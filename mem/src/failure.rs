@@ -15,7 +15,9 @@ use crate::call::{Operation, Signature};
 #[non_exhaustive]
 pub enum Failure {
     /// Ranks did not come to an operation in time.
-    #[error("{operation:?} (epoch {epoch}): ranks {ranks} did not come within {allowed:?}; they are alive but late, stuck, or in another call")]
+    #[error(
+        "{operation:?} (epoch {epoch}): ranks {ranks} did not come within {allowed:?}; they are alive but late, stuck, or in another call"
+    )]
     TimedOut {
         /// The operation that gave up.
         operation: Operation,
@@ -36,7 +38,10 @@ pub enum Failure {
         left: bool,
     },
     /// Two ranks issued different calls, in another order, or on other memory.
-    #[error("rank {rank} issued another call than this rank (epoch {epoch}): mine {mine}, theirs {theirs}{}", differs(mine, theirs))]
+    #[error(
+        "rank {rank} issued another call than this rank (epoch {epoch}): mine {mine}, theirs {theirs}{}",
+        differs(mine, theirs)
+    )]
     CallMismatch {
         /// Whose call differs.
         rank: Rank,
@@ -48,7 +53,9 @@ pub enum Failure {
         theirs: Signature,
     },
     /// Two operations ran at once on one lane.
-    #[error("two operations ran at once on lane {lane}: order them, or give each a lane of its own")]
+    #[error(
+        "two operations ran at once on lane {lane}: order them, or give each a lane of its own"
+    )]
     LaneBusy {
         /// The lane.
         lane: u32,
@@ -73,7 +80,9 @@ pub enum Failure {
     #[error("this rank has left the group")]
     Left,
     /// The process was forked after the group was made; the child has no part in it.
-    #[error("this process is a fork of a member and is no member itself: make the group after fork, or exec")]
+    #[error(
+        "this process is a fork of a member and is no member itself: make the group after fork, or exec"
+    )]
     Forked,
     /// The group went on without this rank.
     #[error("the group recovered without this rank (generation {generation})")]
@@ -109,7 +118,9 @@ impl Fault for Failure {
             Failure::Cancelled { .. } => Kind::Cancelled,
             Failure::Device(_) => Kind::Device,
             Failure::StoreLost(_) => Kind::System,
-            Failure::StaleGraph | Failure::Left | Failure::Forked | Failure::Excluded { .. } => Kind::Stale,
+            Failure::StaleGraph | Failure::Left | Failure::Forked | Failure::Excluded { .. } => {
+                Kind::Stale
+            }
         }
     }
 

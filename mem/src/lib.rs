@@ -1,1 +1,19 @@
-//! symmem-mem
+//! Memory layer of symmem.
+
+pub mod call;
+mod exchange;
+mod failure;
+mod group;
+mod handle;
+pub mod launch;
+pub mod liveness;
+mod memory;
+mod rendezvous;
+
+pub use exchange::ExchangeError;
+pub use failure::Failure;
+pub use group::{Completion, Determinism, Group, Options, RankError, Subgroup, SubgroupError};
+pub use handle::{PeerError, SymmetricMemory};
+pub use memory::{Allocation, Tensor, TensorError, View, ViewError, collect};
+pub use rendezvous::{Mismatch, NotSymmetric, RendezvousError};
+pub use symmem_hal as hal;

@@ -65,7 +65,13 @@ impl Token {
     }
 
     /// Whether the other side's proof holds.
-    pub(crate) fn verify(&self, side: Side, leader: &[u8; 16], member: &[u8; 16], proof: &[u8; 32]) -> bool {
+    pub(crate) fn verify(
+        &self,
+        side: Side,
+        leader: &[u8; 16],
+        member: &[u8; 16],
+        proof: &[u8; 32],
+    ) -> bool {
         self.mac(side, leader, member).is_some_and(|mac| mac.verify_slice(proof).is_ok())
     }
 }

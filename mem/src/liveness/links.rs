@@ -70,7 +70,12 @@ impl Links {
     }
 
     /// Adds a link to a peer and, if there is one, a descriptor of its process.
-    pub(crate) fn add(&self, peer: u32, socket: OwnedFd, process: Option<OwnedFd>) -> Result<(), ExchangeError> {
+    pub(crate) fn add(
+        &self,
+        peer: u32,
+        socket: OwnedFd,
+        process: Option<OwnedFd>,
+    ) -> Result<(), ExchangeError> {
         let link = Link {
             socket: Arc::new(LinkFd::new(socket)),
             process: process.map(|fd| Arc::new(LinkFd::new(fd))),
@@ -104,7 +109,9 @@ impl Drop for Links {
 impl Voice for Links {
     fn send(&self, to: u32, message: Message) {
         let mut state = self.inner.state.lock();
-        let Some(link) = state.links.get_mut(&to).and_then(|links| links.first_mut()) else { return };
+        let Some(link) = state.links.get_mut(&to).and_then(|links| links.first_mut()) else {
+            return;
+        };
         link.out.push_back(message);
         if !link.flush() {
             drop(state);
@@ -160,8 +167,10 @@ fn watch_loop(inner: &Arc<Inner>) {
             if state.stop {
                 return;
             }
-            let all = state.links.iter().flat_map(|(peer, links)| links.iter().map(move |l| (*peer, l)));
-            all.map(|(peer, l)| (peer, l.socket.clone(), l.process.clone(), !l.out.is_empty())).collect()
+            let all =
+                state.links.iter().flat_map(|(peer, links)| links.iter().map(move |l| (*peer, l)));
+            all.map(|(peer, l)| (peer, l.socket.clone(), l.process.clone(), !l.out.is_empty()))
+                .collect()
         };
         let mut fds = vec![PollFd::new(bell, PollFlags::IN)];
         for (_, socket, process, pending) in &watched {
@@ -170,7 +179,10 @@ fn watch_loop(inner: &Arc<Inner>) {
             let Some(socket) = socket.as_fd() else { continue };
             fds.push(PollFd::new(socket, events));
             // A peer without a process descriptor gets its socket polled twice instead.
-            fds.push(PollFd::new(process.unwrap_or(socket), if process.is_some() { PollFlags::IN } else { PollFlags::empty() }));
+            fds.push(PollFd::new(
+                process.unwrap_or(socket),
+                if process.is_some() { PollFlags::IN } else { PollFlags::empty() },
+            ));
         }
         match poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -184,7 +196,8 @@ fn watch_loop(inner: &Arc<Inner>) {
         drop(fds);
         let _ = rustix::io::read(bell, &mut [0u8; 8]);
         for (i, (peer, socket, process, pending)) in watched.iter().enumerate() {
-            let (link_ready, process_ready) = (ready[1 + 2 * i], process.is_some() && ready[2 + 2 * i]);
+            let (link_ready, process_ready) =
+                (ready[1 + 2 * i], process.is_some() && ready[2 + 2 * i]);
             if *pending && let Some(links) = inner.state.lock().links.get_mut(peer) {
                 links.iter_mut().for_each(|link| {
                     link.flush();

@@ -30,7 +30,9 @@ impl Peers {
         self.hub.mark_lost(rank);
         let others = self.registers.lock().clone();
         for (other, register) in (0u32..).zip(others) {
-            if other != rank && let Some(register) = register.upgrade() {
+            if other != rank
+                && let Some(register) = register.upgrade()
+            {
                 register.lost(rank);
             }
         }

@@ -58,7 +58,9 @@ impl Status {
             return None;
         }
         let bit = |words: &[AtomicU32]| {
-            words.get(index / 32).is_some_and(|w| w.load(Ordering::Acquire) >> (index % 32) & 1 == 1)
+            words
+                .get(index / 32)
+                .is_some_and(|w| w.load(Ordering::Acquire) >> (index % 32) & 1 == 1)
         };
         // Whoever left and then ended did so in an orderly way.
         if bit(&self.left) {
