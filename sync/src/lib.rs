@@ -1,1 +1,3 @@
 //! symmem-sync
+
+pub mod protocol;
