@@ -1,1 +1,2 @@
 //! symmem-collectives
+pub mod numerics;
