@@ -97,6 +97,13 @@ impl SymmetricMemory {
         self.mapping.memories.iter().map(Memory::base).collect()
     }
 
+    /// The address of the array of [`buffer_ptrs`](Self::buffer_ptrs) in the device's memory: one
+    /// address a rank, for kernels.
+    #[must_use]
+    pub fn buffer_ptrs_dev(&self) -> DevicePtr {
+        self.mapping.table.base()
+    }
+
     /// The address of a member's view.
     ///
     /// # Errors

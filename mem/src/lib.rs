@@ -12,7 +12,9 @@ mod rendezvous;
 
 pub use exchange::ExchangeError;
 pub use failure::Failure;
-pub use group::{Completion, Determinism, Group, Options, RankError, Subgroup, SubgroupError};
+pub use group::{
+    Completion, Determinism, Group, Layer, Options, RankError, Subgroup, SubgroupError,
+};
 pub use handle::{PeerError, SymmetricMemory};
 pub use memory::{Allocation, Tensor, TensorError, View, ViewError, collect};
 pub use rendezvous::{Mismatch, NotSymmetric, RendezvousError};

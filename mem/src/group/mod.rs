@@ -7,10 +7,9 @@ pub(crate) mod world;
 pub use options::{Completion, Determinism, Options};
 pub use subgroup::{Subgroup, SubgroupError};
 
-use std::any::{Any, TypeId};
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::any::Any;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, MutexGuard};
 use symmem_hal::types::{Bytes, Rank, Scope};
@@ -43,7 +42,9 @@ struct Inner {
     status: Arc<Status>,
     regions: Vec<Memory>,
     reported: Vec<Reported>,
-    extensions: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
+    /// What each layer above keeps with the group; see [`Layer`].
+    slots: [OnceLock<Box<dyn Any + Send + Sync>>; Layer::COUNT],
+    making: [Mutex<()>; Layer::COUNT],
 }
 
 /// Where the group's agreement stands. Locked while a member meets the others: a group's meetings
@@ -90,6 +91,20 @@ impl Fault for RankError {
     fn kind(&self) -> Kind {
         Kind::InvalidArgument
     }
+}
+
+/// The layers that may keep something with a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Layer {
+    /// Lanes and channels.
+    Sync = 0,
+    /// Kernels of collectives.
+    Collectives = 1,
+}
+
+impl Layer {
+    const COUNT: usize = 2;
 }
 
 /// What a group is about to be made of.
@@ -167,7 +182,8 @@ impl Group {
             status,
             regions,
             reported: records.into_iter().map(|r| r.reported).collect(),
-            extensions: Mutex::default(),
+            slots: Default::default(),
+            making: Default::default(),
         };
         Ok(Group(Arc::new(inner)))
     }
@@ -319,24 +335,25 @@ impl Group {
         &self.0.regions
     }
 
-    /// The one `T` that a layer above keeps with this group, made on first use.
+    /// What a layer above keeps with this group, made on first use: after that a load, no lock.
     ///
     /// # Errors
     ///
-    /// What `make` returns.
-    pub fn extension<T: Any + Send + Sync, E>(
+    /// What `make` returns; the next call tries again.
+    pub fn slot<T: Any + Send + Sync, E>(
         &self,
+        layer: Layer,
         make: impl FnOnce() -> Result<T, E>,
-    ) -> Result<Arc<T>, E> {
-        let mut extensions = self.0.extensions.lock();
-        let known =
-            extensions.get(&TypeId::of::<T>()).cloned().and_then(|e| e.downcast::<T>().ok());
-        if let Some(known) = known {
-            return Ok(known);
+    ) -> Result<Option<&T>, E> {
+        let slot = &self.0.slots[layer as usize];
+        if slot.get().is_none() {
+            // A lock for each layer: making one's may use the layers below, never itself.
+            let _making = self.0.making[layer as usize].lock();
+            if slot.get().is_none() {
+                let _ = slot.set(Box::new(make()?));
+            }
         }
-        let made = Arc::new(make()?);
-        extensions.insert(TypeId::of::<T>(), made.clone());
-        Ok(made)
+        Ok(slot.get().and_then(|kept| kept.downcast_ref()))
     }
 
     pub(crate) fn world(&self) -> &Arc<World> {

@@ -44,6 +44,9 @@ pub struct Options {
     pub deadline: Duration,
     /// Whether each operation proves at its entry that it has its lane to itself.
     pub checked: bool,
+    /// The epoch that fresh lanes count as completed; 0 means the usual one. Tests begin just below
+    /// the places where epochs turn over.
+    pub first_epoch: u32,
     /// Whether reductions keep the bitwise contract.
     pub determinism: Determinism,
     /// What completion says of other ranks.
@@ -61,6 +64,7 @@ impl Default for Options {
             max_blocks: 1,
             deadline: Duration::from_secs(30),
             checked: false,
+            first_epoch: 0,
             determinism: Determinism::default(),
             completion: Completion::default(),
             sections: Vec::new(),

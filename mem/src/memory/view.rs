@@ -61,7 +61,7 @@ pub enum ViewError {
     #[error("the view is not contiguous: {layout:?}")]
     NotContiguous {
         /// Its layout.
-        layout: Layout,
+        layout: Box<Layout>,
     },
 }
 
@@ -201,7 +201,7 @@ impl View {
         if self.layout.is_contiguous() {
             Ok(())
         } else {
-            Err(ViewError::NotContiguous { layout: self.layout.clone() })
+            Err(ViewError::NotContiguous { layout: Box::new(self.layout.clone()) })
         }
     }
 

@@ -6,8 +6,8 @@ pub use record::Mismatch;
 
 use std::sync::Arc;
 
-use symmem_hal::types::{RankSet, Scope};
-use symmem_hal::{ExportError, Fault, ImportError, Kind, Memory, Wait};
+use symmem_hal::types::{Bytes, RankSet, Scope};
+use symmem_hal::{AllocError, DevicePtr, ExportError, Fault, ImportError, Kind, Memory, Wait};
 
 use crate::exchange::{ExchangeError, Handle, Part};
 use crate::failure::Failure;
@@ -50,6 +50,9 @@ pub enum RendezvousError {
         /// Why, if this rank is one of them.
         reason: Option<String>,
     },
+    /// This rank lacks the memory for the table of addresses; nobody was spoken to.
+    #[error(transparent)]
+    Alloc(#[from] Arc<AllocError>),
     /// A member's record cannot be read: it runs another release.
     #[error("the records of ranks {ranks} cannot be read: they run another release of symmem")]
     Unreadable {
@@ -67,6 +70,7 @@ impl Fault for RendezvousError {
             RendezvousError::NotAllocated | RendezvousError::OtherDevice { .. } => {
                 Kind::InvalidArgument
             }
+            RendezvousError::Alloc(e) => e.kind(),
             RendezvousError::Map { .. } => Kind::System,
         }
     }
@@ -84,6 +88,12 @@ impl Fault for RendezvousError {
     }
 }
 
+impl From<AllocError> for RendezvousError {
+    fn from(error: AllocError) -> Self {
+        RendezvousError::Alloc(Arc::new(error))
+    }
+}
+
 /// One allocation of each member, mapped here. Tells the others when it goes.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -91,6 +101,8 @@ pub(crate) struct Mapping {
     pub ordinal: u64,
     /// By group rank, this rank's own included.
     pub memories: Vec<Memory>,
+    /// Their addresses, by group rank, where kernels of this rank's device can read them.
+    pub table: Memory,
 }
 
 /// Whose mapping it is, and how to tell the others that it is gone.
@@ -160,9 +172,14 @@ impl Group {
         let mut turn = self.meeting();
         let ordinal = turn.next_ordinal();
         let about = About { step: Step::Rendezvous, ordinal, view: Some(view), ..self.about() };
+        // Made before the meeting: a rank that lacks the memory for it says so before any effect.
+        let table = self.device().allocate_private(Bytes(8 * self.size() as u64))?;
         let (memories, _) = self.exchange_memory(&mut turn, &about, allocation.memory(), wait)?;
+        let addresses: Vec<DevicePtr> = memories.iter().map(Memory::base).collect();
+        let written = table.write(Bytes::ZERO, bytemuck::cast_slice(&addresses));
+        debug_assert!(written.is_ok());
         drop(turn);
-        let mapping = Arc::new(Mapping { group: self.membership(), ordinal, memories });
+        let mapping = Arc::new(Mapping { group: self.membership(), ordinal, memories, table });
         allocation.keep(self.scope(), mapping.clone());
         Ok(SymmetricMemory::new(self.clone(), mapping, view.clone()))
     }

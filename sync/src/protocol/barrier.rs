@@ -52,6 +52,23 @@ impl Channel {
         self.state != State::Open
     }
 
+    /// As three words, for kernels that keep channels in memory.
+    #[must_use]
+    pub fn encode(&self) -> [u32; 3] {
+        [self.generation, self.epoch, self.state as u32]
+    }
+
+    /// From the words of [`encode`](Self::encode). A state that is none counts as broken.
+    #[must_use]
+    pub fn decode(words: [u32; 3]) -> Self {
+        let state = match words[2] {
+            0 => State::Open,
+            2 => State::Resetting,
+            _ => State::Broken,
+        };
+        Channel { generation: words[0], epoch: words[1], state }
+    }
+
     /// Breaks the channel: a wait for one of its user slots ended early.
     pub fn fail(&mut self) {
         if self.state == State::Open {

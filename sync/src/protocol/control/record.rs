@@ -117,7 +117,7 @@ impl Record {
     }
 
     /// Loads a record that the caller acquired; `None` where the words are none.
-    pub(super) fn load<W: Word64>(words: &[W], world: usize) -> Option<Record> {
+    pub(crate) fn load<W: Word64>(words: &[W], world: usize) -> Option<Record> {
         let word = |i: usize| words.get(i).map(W::load_relaxed);
         let (code, lane) = unpair(word(0)?);
         let (reporter, culprit) = unpair(word(1)?);
