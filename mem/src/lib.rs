@@ -1,1 +1,4 @@
 //! symmem-mem
+
+pub mod bootstrap;
+pub mod store;
