@@ -235,25 +235,23 @@ fn limits_are_refused_before_any_effect(ranks: &Ranks) {
 
 fn every_setter_wakes(ranks: &Ranks) {
     let setter = ranks();
-    let set: [(&str, &(dyn Fn(&str) + Sync)); 3] = [
-        ("set", &|key| setter.set(key, b"1", &long()).unwrap()),
-        ("add", &|key| assert_eq!(setter.add(key, 1, &long()).unwrap(), 1)),
-        ("compare_set", &|key| {
-            assert_eq!(setter.compare_set(key, b"", b"1", &long()).unwrap(), b"1");
-        }),
-    ];
-    for (name, set) in set {
+    let set = |how: &str, key: &str| match how {
+        "set" => setter.set(key, b"1", &long()).unwrap(),
+        "add" => assert_eq!(setter.add(key, 1, &long()).unwrap(), 1),
+        _ => assert_eq!(setter.compare_set(key, b"", b"1", &long()).unwrap(), b"1"),
+    };
+    for how in ["set", "add", "compare_set"] {
         thread::scope(|scope| {
             for _ in 0..3 {
                 let waiter = ranks();
                 scope.spawn(move || {
-                    let other = format!("{name}/other");
-                    waiter.wait(&[name, &other], &long()).unwrap();
-                    assert_eq!(waiter.get(name, &long()).unwrap(), b"1");
+                    let other = format!("{how}/other");
+                    waiter.wait(&[how, &other], &long()).unwrap();
+                    assert_eq!(waiter.get(how, &long()).unwrap(), b"1");
                 });
             }
-            set(name);
-            set(&format!("{name}/other"));
+            set(how, how);
+            set(how, &format!("{how}/other"));
         });
     }
 }
