@@ -38,7 +38,7 @@ fn reductions(criterion: &mut Criterion) {
             (DType::F32, ReduceOp::Max),
             (DType::I32, ReduceOp::Avg),
         ] {
-            let reducer = Reducer::new(dtype, op).expect("defined on this type");
+            let Ok(reducer) = Reducer::new(dtype, op) else { continue };
             let count = bytes / dtype.size();
             for ranks in [2, 4, 8] {
                 let id = BenchmarkId::new(format!("{dtype}-{op}"), ranks);

@@ -1,5 +1,6 @@
 //! Memory layer of symmem.
 
+pub mod bootstrap;
 pub mod call;
 mod exchange;
 mod failure;
@@ -9,6 +10,7 @@ pub mod launch;
 pub mod liveness;
 mod memory;
 mod rendezvous;
+pub mod store;
 
 pub use exchange::ExchangeError;
 pub use failure::Failure;

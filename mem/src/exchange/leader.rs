@@ -102,8 +102,11 @@ struct Client {
     socket: OwnedFd,
     process: Pid,
     state: State,
-    out: VecDeque<(Arc<[u8]>, Vec<Arc<OwnedFd>>)>,
+    out: VecDeque<Outgoing>,
 }
+
+/// A frame and the descriptors beside it.
+type Outgoing = (Arc<[u8]>, Vec<Arc<OwnedFd>>);
 
 enum State {
     /// Challenged with this nonce, at this time.

@@ -92,6 +92,14 @@ pub(crate) fn meeting_name(run: &str, generation: u32) -> String {
     format!("symmem-{}", hex(&hash.finalize()[..16]))
 }
 
+/// A run's name where its launcher gave none: made of the token, from which it says nothing.
+pub(crate) fn run_name(token: &Token) -> String {
+    let mut hash = Sha256::new();
+    hash.update(b"symmem run");
+    hash.update(token.0);
+    format!("run-{}", hex(&hash.finalize()[..8]))
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -16,7 +16,7 @@ pub(crate) struct Peers {
 
 impl Peers {
     pub(crate) fn new(world: usize, hub: Arc<Hub>) -> Self {
-        Peers { registers: Mutex::new(vec![Weak::new(); world]), hub }
+        Peers { registers: Mutex::new((0..world).map(|_| Weak::new()).collect()), hub }
     }
 
     pub(crate) fn join(&self, rank: u32, register: &Arc<Register>) {
