@@ -25,6 +25,9 @@ const FIRST_PEER: u64 = 2;
 /// The most bytes read from a connection in one turn.
 const BLOCK: usize = 64 << 10;
 
+/// What a key that is waited for takes besides its bytes.
+const AWAITED: usize = 48;
+
 /// How long accepting rests when the process is out of descriptors.
 const REST: Duration = Duration::from_millis(100);
 
@@ -36,7 +39,7 @@ pub(super) struct EventLoop {
     peers: HashMap<u64, Peer>,
     next: u64,
     table: Table,
-    /// Who waits for a key that has no value.
+    /// Who is to be woken when a key has a value.
     waiting: HashMap<Box<[u8]>, BTreeSet<u64>>,
     /// Who has just seen the last key come, in the order of that.
     woken: Vec<u64>,
@@ -134,10 +137,10 @@ impl EventLoop {
         for _ in 0..64 {
             match self.listener.accept() {
                 Ok((stream, address)) if self.peers.len() >= self.limits.connections => {
-                    drop(stream);
                     self.stats.refused.add(1);
                     let limit = self.limits.connections;
                     tracing::warn!(%address, limit, "the store refuses a connection over its limit");
+                    drop(stream);
                 }
                 Ok((stream, address)) => {
                     if let Err(error) = self.admit(stream, address) {
@@ -184,8 +187,6 @@ impl EventLoop {
         for id in std::mem::take(&mut self.woken) {
             self.wake(id);
         }
-        self.stats.keys.set(self.table.len() as u64);
-        self.stats.stored.set(self.table.used() as u64);
     }
 
     fn exchange(&mut self, id: u64, peer: &mut Peer, ready: EventFlags) -> Result<(), Closing> {
@@ -194,6 +195,9 @@ impl EventLoop {
             self.stats.moved.received.add(n as u64);
         }
         self.serve(id, peer)?;
+        // Before the answers leave, so that who has one sees its effect counted.
+        self.stats.keys.set(self.table.len() as u64);
+        self.stats.stored.set(self.table.used() as u64);
         self.finish(id, peer)
     }
 
@@ -280,7 +284,7 @@ impl EventLoop {
             }
             Request::Wait { keys } => self.await_keys(id, peer, keys)?,
             Request::CancelWait => {
-                self.forget(id, &mut peer.awaited);
+                self.forget(id, peer);
                 Answer::put_wait(&mut peer.output, true);
             }
         }
@@ -307,25 +311,39 @@ impl EventLoop {
         if !peer.awaited.is_empty() {
             return Err(Closing::SecondWait);
         }
-        for &key in keys.iter().filter(|key| !self.table.contains(key)) {
-            peer.awaited.insert(key.into());
-            self.waiting.entry(key.into()).or_default().insert(id);
-        }
-        if peer.awaited.is_empty() {
-            Answer::put_wait(&mut peer.output, false);
-        }
+        let missing = keys.iter().rev().filter(|key| !self.table.contains(key));
+        peer.awaited = missing.map(|&key| key.into()).collect();
+        peer.awaited_bytes = peer.awaited.iter().map(|key| AWAITED + key.len()).sum();
+        self.look(id, peer);
         Ok(())
     }
 
-    /// Tells those who wait for `key` that it has a value. `peer` is the one being served.
+    /// Ends the wait of a connection if its keys are all there, else has it woken for one that is
+    /// not. Says whether it ended.
+    fn look(&mut self, id: u64, peer: &mut Peer) -> bool {
+        while let Some(key) = peer.awaited.last() {
+            if !self.table.contains(key) {
+                self.waiting.entry(key.clone()).or_default().insert(id);
+                return false;
+            }
+            peer.awaited.pop();
+        }
+        peer.awaited_bytes = 0;
+        Answer::put_wait(&mut peer.output, false);
+        true
+    }
+
+    /// Has those who wait for `key`, which has a value now, look again. `peer` is the connection
+    /// being served.
     fn arrived(&mut self, serving: u64, peer: &mut Peer, key: &[u8]) {
         for id in self.waiting.remove(key).into_iter().flatten() {
-            let waiter = if id == serving { Some(&mut *peer) } else { self.peers.get_mut(&id) };
-            let Some(waiter) = waiter else { continue };
-            waiter.awaited.remove(key);
-            if waiter.awaited.is_empty() {
-                Answer::put_wait(&mut waiter.output, false);
-                self.woken.push(id);
+            if id == serving {
+                self.look(id, peer);
+            } else if let Some(mut waiter) = self.peers.remove(&id) {
+                if self.look(id, &mut waiter) {
+                    self.woken.push(id);
+                }
+                self.peers.insert(id, waiter);
             }
         }
     }
@@ -340,21 +358,22 @@ impl EventLoop {
         }
     }
 
-    /// Ends the wait of a connection.
-    fn forget(&mut self, id: u64, awaited: &mut BTreeSet<Box<[u8]>>) {
-        for key in std::mem::take(awaited) {
-            if let Some(waiters) = self.waiting.get_mut(&key) {
-                waiters.remove(&id);
-                if waiters.is_empty() {
-                    self.waiting.remove(&key);
-                }
+    /// Ends the wait of a connection, if it has one, without an answer.
+    fn forget(&mut self, id: u64, peer: &mut Peer) {
+        let Some(key) = peer.awaited.pop() else { return };
+        if let Some(waiters) = self.waiting.get_mut(&key) {
+            waiters.remove(&id);
+            if waiters.is_empty() {
+                self.waiting.remove(&key);
             }
         }
+        peer.awaited = Vec::new();
+        peer.awaited_bytes = 0;
     }
 
     fn close(&mut self, id: u64, why: &Closing) {
         let Some(mut peer) = self.peers.remove(&id) else { return };
-        self.forget(id, &mut peer.awaited);
+        self.forget(id, &mut peer);
         self.buffered -= peer.accounted;
         self.stats.close(id);
         if why.is_violation() {
