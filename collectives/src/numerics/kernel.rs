@@ -39,7 +39,7 @@ pub(super) unsafe fn reduce<F, O, const LANES: usize>(
             // A store to `out` may hit only the element just read. LLVM sees that if both are the
             // same pointer; told apart at run time they would fall back to scalar code.
             [a, b] if out.cast_const() == a => pair::<F, O, LANES>(out, b, out, words),
-            [a, b] if out.cast_const() == b => pair::<F, O, LANES>(a, out, out, words),
+            [a, b] if out.cast_const() == b => pair::<F, O, LANES>(out, a, out, words),
             [a, b] => pair::<F, O, LANES>(a, b, out, words),
             _ => tiles::<F, O, LANES>(sources, out, words),
         }
@@ -67,12 +67,12 @@ where
     for i in 0..words {
         // SAFETY: `i < words`, by the contract above.
         unsafe {
-            let left = F::unpack(a.add(i).read_unaligned());
+            let mut values = F::unpack(a.add(i).read_unaligned());
             let right = F::unpack(b.add(i).read_unaligned());
-            let folded = core::array::from_fn(|lane| {
-                O::finish(O::combine(left[lane], right[lane]), 2)
-            });
-            out.add(i).write_unaligned(F::pack(folded));
+            for lane in 0..LANES {
+                values[lane] = O::finish(O::combine(values[lane], right[lane]), 2);
+            }
+            out.add(i).write_unaligned(F::pack(values));
         }
     }
 }
@@ -206,9 +206,8 @@ unsafe fn finish<F, O, const LANES: usize>(
     for i in 0..len {
         // SAFETY: `i < len <= stride` and `lane < LANES`, by the contract above.
         unsafe {
-            let values = core::array::from_fn(|lane| {
-                O::finish(acc.add(lane * stride + i).read(), ranks)
-            });
+            let values =
+                core::array::from_fn(|lane| O::finish(acc.add(lane * stride + i).read(), ranks));
             out.add(i).write_unaligned(F::pack(values));
         }
     }
