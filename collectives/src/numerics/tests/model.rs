@@ -187,7 +187,7 @@ fn divide(a: Value, ranks: usize) -> Value {
     let divisor = ranks as u128;
     let sticky = u128::from(!dividend.is_multiple_of(divisor));
     Value::Finite(Finite {
-        magnitude: dividend / divisor << 1 | sticky,
+        magnitude: (dividend / divisor) << 1 | sticky,
         exponent: x.exponent - 65,
         ..x
     })
