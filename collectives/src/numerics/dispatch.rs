@@ -9,6 +9,8 @@ use symmem_hal::types::DType;
 
 use super::ReduceOp;
 use super::accumulate::{Accumulator, And, Avg, Max, Min, Operator, Or, Product, Sum, Xor};
+#[cfg(target_arch = "x86_64")]
+use super::format::F16c;
 use super::format::{Bf16, E4m3, E5m2, Exact, F16, F32, F64, Format, Native, Ordered};
 use super::kernel;
 
@@ -20,7 +22,7 @@ pub(super) type Kernel = unsafe fn(&[*const u8], *mut u8, usize);
 pub(super) enum Level {
     /// Those of the compilation target: SSE2 on x86-64, NEON on AArch64.
     Baseline,
-    /// 256-bit integers and floats.
+    /// 256-bit vectors, and conversions of f16.
     #[cfg(target_arch = "x86_64")]
     Avx2,
     /// 512-bit vectors with masks.
@@ -42,10 +44,11 @@ impl Level {
         match self {
             Level::Baseline => true,
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => is_x86_feature_detected!("avx2"),
+            Level::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"),
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => {
-                is_x86_feature_detected!("avx512f")
+                Level::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
@@ -102,10 +105,10 @@ macro_rules! levels {
 levels! {
     fn baseline;
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,f16c")]
     fn avx2;
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     fn avx512;
 }
 
@@ -119,7 +122,7 @@ pub(super) fn lookup(level: Level, dtype: DType, op: ReduceOp) -> Option<(Kernel
     let kernel = match dtype {
         DType::F64 => float::<F64, 1>(level, op),
         DType::F32 => float::<F32, 1>(level, op),
-        DType::F16 => float::<F16, 2>(level, op),
+        DType::F16 => f16(level, op),
         DType::BF16 => float::<Bf16, 2>(level, op),
         DType::F8E4M3 => float::<E4m3, 4>(level, op),
         DType::F8E5M2 => float::<E5m2, 4>(level, op),
@@ -148,6 +151,15 @@ where
         ReduceOp::Min => Some(level.compiled::<Ordered<F, true>, Min, 1>()),
         ReduceOp::Max => Some(level.compiled::<Ordered<F, false>, Max, 1>()),
         ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => None,
+    }
+}
+
+/// f16 is converted by instructions where a level has them.
+fn f16(level: Level, op: ReduceOp) -> Option<Kernel> {
+    match level {
+        Level::Baseline => float::<F16, 2>(level, op),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 | Level::Avx512 => float::<F16c, 8>(level, op),
     }
 }
 

@@ -123,7 +123,14 @@ where
     }
 }
 
-/// Sets accumulator `lane * stride + i` from lane `lane` of word `i` of the first sources.
+/// Which accumulator is lane `lane`'s of word `i`. Lanes of one word are apart, so that a vector
+/// holds one lane of many words; where a word is a vector they stay together.
+#[inline(always)]
+fn slot<const LANES: usize>(lane: usize, i: usize, stride: usize) -> usize {
+    if LANES < 8 { lane * stride + i } else { i * LANES + lane }
+}
+
+/// Sets the accumulators from the first sources.
 ///
 /// # Safety
 ///
@@ -148,7 +155,7 @@ unsafe fn seed<F, O, const SOURCES: usize, const LANES: usize>(
                 for next in &values[1..] {
                     value = O::combine(value, next[lane]);
                 }
-                acc.add(lane * stride + i).write(value);
+                acc.add(slot::<LANES>(lane, i, stride)).write(value);
             }
         }
     }
@@ -175,7 +182,7 @@ unsafe fn fold<F, O, const SOURCES: usize, const LANES: usize>(
             let values =
                 sources.map(|source| F::unpack(source.cast::<F::Word>().add(i).read_unaligned()));
             for lane in 0..LANES {
-                let slot = acc.add(lane * stride + i);
+                let slot = acc.add(slot::<LANES>(lane, i, stride));
                 let mut value = slot.read();
                 for next in &values {
                     value = O::combine(value, next[lane]);
@@ -206,8 +213,9 @@ unsafe fn finish<F, O, const LANES: usize>(
     for i in 0..len {
         // SAFETY: `i < len <= stride` and `lane < LANES`, by the contract above.
         unsafe {
-            let values =
-                core::array::from_fn(|lane| O::finish(acc.add(lane * stride + i).read(), ranks));
+            let values = core::array::from_fn(|lane| {
+                O::finish(acc.add(slot::<LANES>(lane, i, stride)).read(), ranks)
+            });
             out.add(i).write_unaligned(F::pack(values));
         }
     }

@@ -6,6 +6,8 @@
 //! shuffle across them. Which end of a word an element sits at does not matter, since its result
 //! goes back to the same place.
 
+#[cfg(target_arch = "x86_64")]
+mod f16c;
 mod float;
 mod integer;
 mod minifloat;
@@ -13,6 +15,8 @@ mod order;
 
 use bytemuck::Pod;
 
+#[cfg(target_arch = "x86_64")]
+pub(super) use f16c::F16c;
 pub(super) use float::{Bf16, F32, F64};
 pub(super) use integer::{Exact, Native};
 pub(super) use minifloat::{E4m3, E5m2, F16};

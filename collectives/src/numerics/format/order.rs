@@ -2,6 +2,8 @@
 
 use core::marker::PhantomData;
 
+#[cfg(target_arch = "x86_64")]
+use super::F16c;
 use super::{Bf16, E4m3, E5m2, F16, F32, F64, Format};
 
 /// The bits of a float as an integer that compares as IEEE 754-2019 `minimum` (`LEAST`) or
@@ -52,4 +54,9 @@ ordered! {
     Bf16: i16, greatest 0x7f80;
     E4m3: i8, greatest 0x7e;
     E5m2: i8, greatest 0x7c;
+}
+
+#[cfg(target_arch = "x86_64")]
+ordered! {
+    F16c: i16, greatest 0x7c00;
 }

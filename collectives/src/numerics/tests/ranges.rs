@@ -89,12 +89,15 @@ fn expected(dtype: DType, op: ReduceOp, columns: &[Vec<u64>]) -> Vec<u64> {
 
 #[test]
 fn counts_around_every_edge() {
-    // 4096 bytes of accumulators of 1 to 8 bytes: whole tiles of each, and one element around.
-    let counts = [0, 1, 2, 3, 4, 5, 7, 31, 65, 511, 512, 513, 1023, 1024, 1025, 4097];
+    // A tile holds 4096 bytes of accumulators, of 1 to 16 bytes each; a word up to 8 elements.
+    let counts = [
+        0, 1, 2, 3, 4, 5, 7, 8, 9, 31, 65, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025, 4096,
+        4097,
+    ];
     for dtype in DType::ALL {
         for op in [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max] {
             for count in counts {
-                for ranks in [1, 2, 3] {
+                for ranks in [1, 2, 5] {
                     let columns: Vec<_> =
                         (0..ranks).map(|rank| column(dtype, rank, count)).collect();
                     let expected = expected(dtype, op, &columns);
