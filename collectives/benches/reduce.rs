@@ -1,5 +1,6 @@
 //! Throughput of the host reduction beside a copy of the same bytes, in bytes of output.
 #![allow(unsafe_code)] // The reducer takes raw pointers.
+#![allow(clippy::expect_used)] // A benchmark may stop.
 #![allow(missing_docs)] // `criterion_group!` makes an undocumented function.
 
 use std::hint::black_box;

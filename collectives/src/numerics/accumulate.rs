@@ -2,12 +2,10 @@
 //!
 //! Rust neither contracts `a * b + c` nor reassociates, so a plain `+` is the IEEE operation.
 
-/// A type that sums, products and extremes are formed in.
+/// A type that sums and products are formed in.
 pub(super) trait Accumulator: Copy {
     fn add(self, other: Self) -> Self;
     fn multiply(self, other: Self) -> Self;
-    fn minimum(self, other: Self) -> Self;
-    fn maximum(self, other: Self) -> Self;
     /// The quotient by the number of ranks, which is not zero: rounded to nearest for floats,
     /// toward zero for integers.
     fn divide(self, ranks: usize) -> Self;
@@ -24,26 +22,6 @@ macro_rules! floats {
             #[inline(always)]
             fn multiply(self, other: Self) -> Self {
                 self * other
-            }
-
-            // Selects only: what a library's fmin does with NaN and signed zeros differs by
-            // platform. A comparison with NaN is false, which picks `other`, so only a NaN in
-            // `self` needs a test. Equal values have equal bits unless they are zeros of both
-            // signs, of which `|` keeps the minus and `&` drops it.
-            #[inline(always)]
-            fn minimum(self, other: Self) -> Self {
-                if self == other {
-                    return Self::from_bits(self.to_bits() | other.to_bits());
-                }
-                if (self < other) | self.is_nan() { self } else { other }
-            }
-
-            #[inline(always)]
-            fn maximum(self, other: Self) -> Self {
-                if self == other {
-                    return Self::from_bits(self.to_bits() & other.to_bits());
-                }
-                if (self > other) | self.is_nan() { self } else { other }
             }
 
             #[inline(always)]
@@ -70,16 +48,6 @@ macro_rules! integers {
             }
 
             #[inline(always)]
-            fn minimum(self, other: Self) -> Self {
-                Ord::min(self, other)
-            }
-
-            #[inline(always)]
-            fn maximum(self, other: Self) -> Self {
-                Ord::max(self, other)
-            }
-
-            #[inline(always)]
             fn divide(self, ranks: usize) -> Self {
                 self.wrapping_div(ranks as Self)
             }
@@ -87,24 +55,25 @@ macro_rules! integers {
     )*};
 }
 
-integers!(i8, i16, i32, i64, i128, u8, u16, u32, u64, u128);
+integers!(u8, u16, u32, u64, u128, i64, i128);
 
 /// How a reduction folds values of `A`, and what it does to the last one.
+///
+/// Which side a value is on changes nothing that is left when all NaNs have become one.
 pub(super) trait Operator<A> {
     fn combine(left: A, right: A) -> A;
 
     #[inline(always)]
-    fn finish(folded: A, ranks: usize) -> A {
-        let _ = ranks;
+    fn finish(folded: A, _ranks: usize) -> A {
         folded
     }
 }
 
 pub(super) struct Sum;
 pub(super) struct Avg;
+pub(super) struct Product;
 pub(super) struct Min;
 pub(super) struct Max;
-pub(super) struct Product;
 pub(super) struct And;
 pub(super) struct Or;
 pub(super) struct Xor;
@@ -128,24 +97,24 @@ impl<A: Accumulator> Operator<A> for Avg {
     }
 }
 
-impl<A: Accumulator> Operator<A> for Min {
-    #[inline(always)]
-    fn combine(left: A, right: A) -> A {
-        left.minimum(right)
-    }
-}
-
-impl<A: Accumulator> Operator<A> for Max {
-    #[inline(always)]
-    fn combine(left: A, right: A) -> A {
-        left.maximum(right)
-    }
-}
-
 impl<A: Accumulator> Operator<A> for Product {
     #[inline(always)]
     fn combine(left: A, right: A) -> A {
         left.multiply(right)
+    }
+}
+
+impl<A: Ord> Operator<A> for Min {
+    #[inline(always)]
+    fn combine(left: A, right: A) -> A {
+        left.min(right)
+    }
+}
+
+impl<A: Ord> Operator<A> for Max {
+    #[inline(always)]
+    fn combine(left: A, right: A) -> A {
+        left.max(right)
     }
 }
 

@@ -4,11 +4,14 @@
 //! own target features. The arithmetic is the same IEEE arithmetic in each, so are the bits.
 #![allow(unsafe_code)] // Functions with target features are unsafe to call.
 
+use bytemuck::Pod;
 use symmem_hal::types::DType;
 
 use super::ReduceOp;
 use super::accumulate::{Accumulator, And, Avg, Max, Min, Operator, Or, Product, Sum, Xor};
-use super::format::{Bf16, E4m3, E5m2, F16, F32, F64, Format, Native, Wide};
+#[cfg(target_arch = "x86_64")]
+use super::format::F16c;
+use super::format::{Bf16, E4m3, E5m2, Exact, F16, F32, F64, Format, Native, Ordered};
 use super::kernel;
 
 /// A compiled reduction; the contract is [`Reducer::reduce`](super::Reducer::reduce)'s.
@@ -19,7 +22,7 @@ pub(super) type Kernel = unsafe fn(&[*const u8], *mut u8, usize);
 pub(super) enum Level {
     /// Those of the compilation target: SSE2 on x86-64, NEON on AArch64.
     Baseline,
-    /// 256-bit integers and floats.
+    /// 256-bit vectors, and conversions of f16.
     #[cfg(target_arch = "x86_64")]
     Avx2,
     /// 512-bit vectors with masks.
@@ -41,10 +44,11 @@ impl Level {
         match self {
             Level::Baseline => true,
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => is_x86_feature_detected!("avx2"),
+            Level::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"),
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => {
-                is_x86_feature_detected!("avx512f")
+                Level::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
@@ -101,55 +105,77 @@ macro_rules! levels {
 levels! {
     fn baseline;
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,f16c")]
     fn avx2;
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     fn avx512;
 }
 
 /// The loops for an operator on a type, and the units they count for each element; `None` where
 /// the operator is not defined on the type.
 pub(super) fn lookup(level: Level, dtype: DType, op: ReduceOp) -> Option<(Kernel, usize)> {
-    let arithmetic = match dtype {
-        DType::F64 => arithmetic::<F64, F64, F64, 1>,
-        DType::F32 => arithmetic::<F32, F32, F32, 1>,
-        DType::F16 => arithmetic::<F16, F16, F16, 2>,
-        DType::BF16 => arithmetic::<Bf16, Bf16, Bf16, 2>,
-        DType::F8E4M3 => arithmetic::<E4m3, E4m3, E4m3, 4>,
-        DType::F8E5M2 => arithmetic::<E5m2, E5m2, E5m2, 4>,
-        DType::I8 => arithmetic::<Native<u8>, Native<i8>, Wide<i8>, 1>,
-        DType::I16 => arithmetic::<Native<u16>, Native<i16>, Wide<i16>, 1>,
-        DType::I32 => arithmetic::<Native<u32>, Native<i32>, Wide<i32>, 1>,
-        DType::I64 => arithmetic::<Native<u64>, Native<i64>, Wide<i64>, 1>,
-        DType::U8 => arithmetic::<Native<u8>, Native<u8>, Wide<u8>, 1>,
-        DType::U16 => arithmetic::<Native<u16>, Native<u16>, Wide<u16>, 1>,
-        DType::U32 => arithmetic::<Native<u32>, Native<u32>, Wide<u32>, 1>,
-        DType::U64 => arithmetic::<Native<u64>, Native<u64>, Wide<u64>, 1>,
-    };
-    if op.is_bitwise() && !dtype.is_float() {
-        return bitwise(level, op).map(|kernel| (kernel, dtype.size()));
+    if op.is_bitwise() {
+        let kernel = bitwise(level, op).filter(|_| !dtype.is_float());
+        return kernel.map(|kernel| (kernel, dtype.size()));
     }
-    arithmetic(level, op).map(|kernel| (kernel, 1))
+    let kernel = match dtype {
+        DType::F64 => float::<F64, 1>(level, op),
+        DType::F32 => float::<F32, 1>(level, op),
+        DType::F16 => f16(level, op),
+        DType::BF16 => float::<Bf16, 2>(level, op),
+        DType::F8E4M3 => float::<E4m3, 4>(level, op),
+        DType::F8E5M2 => float::<E5m2, 4>(level, op),
+        DType::I8 => integer::<i8, u8>(level, op),
+        DType::I16 => integer::<i16, u16>(level, op),
+        DType::I32 => integer::<i32, u32>(level, op),
+        DType::I64 => integer::<i64, u64>(level, op),
+        DType::U8 => integer::<u8, u8>(level, op),
+        DType::U16 => integer::<u16, u16>(level, op),
+        DType::U32 => integer::<u32, u32>(level, op),
+        DType::U64 => integer::<u64, u64>(level, op),
+    };
+    kernel.map(|kernel| (kernel, 1))
 }
 
-/// One type's formats: `Wrapping` for sum and product, whose bits are the same with and without a
-/// sign; `Ordered` for the extremes; `Exact`, which does not wrap, for the average.
-fn arithmetic<Wrapping, Ordered, Exact, const LANES: usize>(
-    level: Level,
-    op: ReduceOp,
-) -> Option<Kernel>
+fn float<F, const LANES: usize>(level: Level, op: ReduceOp) -> Option<Kernel>
 where
-    Wrapping: Format<LANES, Acc: Accumulator>,
-    Ordered: Format<LANES, Acc: Accumulator>,
-    Exact: Format<LANES, Acc: Accumulator>,
+    F: Format<LANES, Acc: Accumulator>,
+    Ordered<F, true>: Format<1, Acc: Ord>,
+    Ordered<F, false>: Format<1, Acc: Ord>,
 {
     match op {
-        ReduceOp::Sum => Some(level.compiled::<Wrapping, Sum, LANES>()),
-        ReduceOp::Product => Some(level.compiled::<Wrapping, Product, LANES>()),
-        ReduceOp::Min => Some(level.compiled::<Ordered, Min, LANES>()),
-        ReduceOp::Max => Some(level.compiled::<Ordered, Max, LANES>()),
-        ReduceOp::Avg => Some(level.compiled::<Exact, Avg, LANES>()),
+        ReduceOp::Sum => Some(level.compiled::<F, Sum, LANES>()),
+        ReduceOp::Avg => Some(level.compiled::<F, Avg, LANES>()),
+        ReduceOp::Product => Some(level.compiled::<F, Product, LANES>()),
+        ReduceOp::Min => Some(level.compiled::<Ordered<F, true>, Min, 1>()),
+        ReduceOp::Max => Some(level.compiled::<Ordered<F, false>, Max, 1>()),
+        ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => None,
+    }
+}
+
+/// f16 is converted by instructions where a level has them.
+fn f16(level: Level, op: ReduceOp) -> Option<Kernel> {
+    match level {
+        Level::Baseline => float::<F16, 2>(level, op),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 | Level::Avx512 => float::<F16c, 8>(level, op),
+    }
+}
+
+/// `U` is the unsigned type as wide as `T`: wrapped sums and products have the same bits.
+fn integer<T, U>(level: Level, op: ReduceOp) -> Option<Kernel>
+where
+    T: Pod + Ord,
+    U: Pod + Accumulator,
+    Exact<T>: Format<1, Acc: Accumulator>,
+{
+    match op {
+        ReduceOp::Sum => Some(level.compiled::<Native<U>, Sum, 1>()),
+        ReduceOp::Avg => Some(level.compiled::<Exact<T>, Avg, 1>()),
+        ReduceOp::Product => Some(level.compiled::<Native<U>, Product, 1>()),
+        ReduceOp::Min => Some(level.compiled::<Native<T>, Min, 1>()),
+        ReduceOp::Max => Some(level.compiled::<Native<T>, Max, 1>()),
         ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => None,
     }
 }

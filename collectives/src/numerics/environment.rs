@@ -40,19 +40,19 @@ impl Drop for DefaultEnvironment {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) mod register {
+pub(in crate::numerics) mod register {
     //! MXCSR.
     use core::arch::asm;
 
-    pub(in super::super) type Value = u32;
+    pub(in crate::numerics) type Value = u32;
 
     /// Rounding, exception masks, flush-to-zero and denormals-are-zero: all but the sticky flags.
-    pub(super) const CONTROL: Value = 0xffc0;
+    pub(in crate::numerics) const CONTROL: Value = 0xffc0;
     /// All exceptions masked, round to nearest even, subnormals kept.
-    pub(super) const DEFAULT: Value = 0x1f80;
+    pub(in crate::numerics) const DEFAULT: Value = 0x1f80;
 
     #[inline]
-    pub(in super::super) fn read() -> Value {
+    pub(in crate::numerics) fn read() -> Value {
         let mut value = 0;
         // SAFETY: stores the register to a local of its size.
         unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut value, options(nostack, preserves_flags)) };
@@ -64,25 +64,25 @@ pub(super) mod register {
     /// No reserved bit is set; floating-point operations until the next write may assume this
     /// environment alone.
     #[inline]
-    pub(in super::super) unsafe fn write(value: Value) {
+    pub(in crate::numerics) unsafe fn write(value: Value) {
         // SAFETY: loads the register from a local of its size; the rest is the caller's promise.
         unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const value, options(nostack)) };
     }
 }
 
 #[cfg(target_arch = "aarch64")]
-pub(super) mod register {
+pub(in crate::numerics) mod register {
     //! FPCR.
     use core::arch::asm;
 
-    pub(in super::super) type Value = u64;
+    pub(in crate::numerics) type Value = u64;
 
-    pub(super) const CONTROL: Value = Value::MAX;
+    pub(in crate::numerics) const CONTROL: Value = Value::MAX;
     /// No exception trapped, round to nearest even, subnormals kept, NaNs propagated.
-    pub(super) const DEFAULT: Value = 0;
+    pub(in crate::numerics) const DEFAULT: Value = 0;
 
     #[inline]
-    pub(in super::super) fn read() -> Value {
+    pub(in crate::numerics) fn read() -> Value {
         let value;
         // SAFETY: reads a register that user code may read.
         unsafe { asm!("mrs {}, fpcr", out(reg) value, options(nostack, preserves_flags)) };
@@ -94,23 +94,23 @@ pub(super) mod register {
     /// No reserved bit is set; floating-point operations until the next write may assume this
     /// environment alone.
     #[inline]
-    pub(in super::super) unsafe fn write(value: Value) {
+    pub(in crate::numerics) unsafe fn write(value: Value) {
         // SAFETY: writes a register that user code may write; the rest is the caller's promise.
         unsafe { asm!("msr fpcr, {}", in(reg) value, options(nostack)) };
     }
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub(super) mod register {
+pub(in crate::numerics) mod register {
     //! No register that a library is known to change.
 
-    pub(in super::super) type Value = u32;
+    pub(in crate::numerics) type Value = u32;
 
-    pub(super) const CONTROL: Value = 0;
-    pub(super) const DEFAULT: Value = 0;
+    pub(in crate::numerics) const CONTROL: Value = 0;
+    pub(in crate::numerics) const DEFAULT: Value = 0;
 
     #[inline]
-    pub(in super::super) fn read() -> Value {
+    pub(in crate::numerics) fn read() -> Value {
         DEFAULT
     }
 
@@ -118,5 +118,5 @@ pub(super) mod register {
     ///
     /// None needed: the signature is that of the other architectures.
     #[inline]
-    pub(in super::super) unsafe fn write(_: Value) {}
+    pub(in crate::numerics) unsafe fn write(_: Value) {}
 }

@@ -39,7 +39,7 @@ pub(super) unsafe fn reduce<F, O, const LANES: usize>(
             // A store to `out` may hit only the element just read. LLVM sees that if both are the
             // same pointer; told apart at run time they would fall back to scalar code.
             [a, b] if out.cast_const() == a => pair::<F, O, LANES>(out, b, out, words),
-            [a, b] if out.cast_const() == b => pair::<F, O, LANES>(a, out, out, words),
+            [a, b] if out.cast_const() == b => pair::<F, O, LANES>(out, a, out, words),
             [a, b] => pair::<F, O, LANES>(a, b, out, words),
             _ => tiles::<F, O, LANES>(sources, out, words),
         }
@@ -67,11 +67,12 @@ where
     for i in 0..words {
         // SAFETY: `i < words`, by the contract above.
         unsafe {
-            let left = F::unpack(a.add(i).read_unaligned());
+            let mut values = F::unpack(a.add(i).read_unaligned());
             let right = F::unpack(b.add(i).read_unaligned());
-            let folded =
-                core::array::from_fn(|lane| O::finish(O::combine(left[lane], right[lane]), 2));
-            out.add(i).write_unaligned(F::pack(folded));
+            for lane in 0..LANES {
+                values[lane] = O::finish(O::combine(values[lane], right[lane]), 2);
+            }
+            out.add(i).write_unaligned(F::pack(values));
         }
     }
 }
@@ -122,7 +123,14 @@ where
     }
 }
 
-/// Sets accumulator `lane * stride + i` from lane `lane` of word `i` of the first sources.
+/// Which accumulator is lane `lane`'s of word `i`. Lanes of one word are apart, so that a vector
+/// holds one lane of many words; where a word is a vector they stay together.
+#[inline(always)]
+fn slot<const LANES: usize>(lane: usize, i: usize, stride: usize) -> usize {
+    if LANES < 8 { lane * stride + i } else { i * LANES + lane }
+}
+
+/// Sets the accumulators from the first sources.
 ///
 /// # Safety
 ///
@@ -147,7 +155,7 @@ unsafe fn seed<F, O, const SOURCES: usize, const LANES: usize>(
                 for next in &values[1..] {
                     value = O::combine(value, next[lane]);
                 }
-                acc.add(lane * stride + i).write(value);
+                acc.add(slot::<LANES>(lane, i, stride)).write(value);
             }
         }
     }
@@ -174,7 +182,7 @@ unsafe fn fold<F, O, const SOURCES: usize, const LANES: usize>(
             let values =
                 sources.map(|source| F::unpack(source.cast::<F::Word>().add(i).read_unaligned()));
             for lane in 0..LANES {
-                let slot = acc.add(lane * stride + i);
+                let slot = acc.add(slot::<LANES>(lane, i, stride));
                 let mut value = slot.read();
                 for next in &values {
                     value = O::combine(value, next[lane]);
@@ -205,8 +213,9 @@ unsafe fn finish<F, O, const LANES: usize>(
     for i in 0..len {
         // SAFETY: `i < len <= stride` and `lane < LANES`, by the contract above.
         unsafe {
-            let values =
-                core::array::from_fn(|lane| O::finish(acc.add(lane * stride + i).read(), ranks));
+            let values = core::array::from_fn(|lane| {
+                O::finish(acc.add(slot::<LANES>(lane, i, stride)).read(), ranks)
+            });
             out.add(i).write_unaligned(F::pack(values));
         }
     }
