@@ -44,16 +44,17 @@ impl Look {
     }
 }
 
-/// Decides, miss by miss, whether a wait goes on. Data first: a cause ends the wait only if the
-/// data is still missing when it is polled once more *after* the cause was seen, since a writer may
-/// store its word and die, or just make it before the deadline.
+/// Decides, miss by miss, whether a wait goes on. Data first: a cause ends the wait only if data is
+/// still missing when it is polled once more *after* the cause was seen, since a writer may store
+/// its word and die, or just make it before the deadline.
 ///
-/// Make one for each word awaited; poll the data before each [`miss`](Self::miss).
+/// One gate serves an operation from its entry to its exit: poll the data before each
+/// [`miss`](Self::miss), and tell it whose word is missing.
 #[derive(Clone, Debug)]
 pub struct Gate {
     period: u32,
     misses: u32,
-    seen: Option<Cause>,
+    seen: Option<(Cause, usize)>,
 }
 
 impl Gate {
@@ -72,15 +73,19 @@ impl Gate {
         Gate { period, misses: 0, seen: None }
     }
 
-    /// Reports that a poll missed. `Some` ends the wait; `look` is called only when a look is due.
-    pub fn miss(&mut self, look: impl FnOnce() -> Look) -> Option<Cause> {
-        if self.seen.is_some() {
-            return self.seen;
+    /// Reports that a poll missed a word of `writer`. `Some` ends the wait; `look` is called only
+    /// when a look is due.
+    pub fn miss(&mut self, writer: usize, look: impl FnOnce() -> Look) -> Option<Cause> {
+        match self.seen {
+            // That writer's word did arrive; who is missing now may well be alive.
+            Some((Cause::Lost, lost)) if lost != writer => self.seen = None,
+            Some((cause, _)) => return Some(cause),
+            None => {}
         }
         self.misses += 1;
         if self.misses >= self.period {
             self.misses = 0;
-            self.seen = look().cause();
+            self.seen = look().cause().map(|cause| (cause, writer));
         }
         None
     }
@@ -90,12 +95,23 @@ impl Gate {
 mod tests {
     use super::*;
 
+    const LOST: Look = Look { aborted: false, lost: true, cancelled: false, overdue: false };
+
     #[test]
     fn a_cause_ends_the_wait_only_after_one_more_poll() {
-        let lost = Look { lost: true, ..Look::default() };
         let mut gate = Gate::every(1);
-        assert_eq!(gate.miss(|| lost), None);
-        assert_eq!(gate.miss(Look::default), Some(Cause::Lost));
+        assert_eq!(gate.miss(3, || LOST), None);
+        assert_eq!(gate.miss(3, Look::default), Some(Cause::Lost));
+    }
+
+    #[test]
+    fn a_lost_rank_whose_word_arrived_does_not_end_the_wait_for_another() {
+        let mut gate = Gate::every(1);
+        assert_eq!(gate.miss(3, || LOST), None);
+        assert_eq!(gate.miss(4, Look::default), None);
+        assert_eq!(gate.miss(4, Look::default), None);
+        assert_eq!(gate.miss(4, || Look { overdue: true, ..LOST }), None);
+        assert_eq!(gate.miss(4, Look::default), Some(Cause::Lost));
     }
 
     #[test]
@@ -103,13 +119,11 @@ mod tests {
         let mut gate = Gate::spinning();
         let mut looks = 0;
         for _ in 0..3 * Gate::PERIOD {
-            assert_eq!(
-                gate.miss(|| {
-                    looks += 1;
-                    Look::default()
-                }),
-                None
-            );
+            let look = || {
+                looks += 1;
+                Look::default()
+            };
+            assert_eq!(gate.miss(0, look), None);
         }
         assert_eq!(looks, 3);
     }

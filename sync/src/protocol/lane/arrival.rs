@@ -72,6 +72,14 @@ pub struct Arrival<'m, M> {
 #[derive(Debug)]
 pub struct Clear(());
 
+#[cfg(test)]
+impl Clear {
+    /// For models of what happens without the wait.
+    pub(in crate::protocol) fn forged() -> Self {
+        Clear(())
+    }
+}
+
 impl<'m, M: LaneMemory> Arrival<'m, M> {
     /// The epoch of this operation.
     #[must_use]

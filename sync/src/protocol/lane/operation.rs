@@ -22,6 +22,14 @@ pub struct Operation<'m, M> {
 #[derive(Debug)]
 pub struct Agreed(());
 
+#[cfg(test)]
+impl Agreed {
+    /// For models of what happens without the comparison.
+    pub(in crate::protocol) fn forged() -> Self {
+        Agreed(())
+    }
+}
+
 impl<'m, M: LaneMemory> Operation<'m, M> {
     pub(super) fn new(memory: &'m M, seat: Seat, call: Call<'m>, epoch: Epoch) -> Self {
         Operation { memory, seat, call, epoch, cursor: Cursor::START }
@@ -41,11 +49,16 @@ impl<'m, M: LaneMemory> Operation<'m, M> {
         });
     }
 
-    /// The packet of `writer`, once it is there.
-    #[must_use]
-    pub fn poll_packet(&self, index: usize, writer: usize) -> Option<u64> {
+    /// Looks for a packet of `writer`.
+    ///
+    /// # Errors
+    ///
+    /// [`Mismatch`] when it is missing and `writer` issued another call, so that it may never
+    /// come.
+    pub fn poll_packet(&self, index: usize, writer: usize) -> Result<Progress<u64>, Mismatch> {
         let me = self.memory.rank();
-        packet::poll(self.memory.packet(self.epoch.parity(), index, writer, me), self.epoch)
+        let slot = self.memory.packet(self.epoch.parity(), index, writer, me);
+        self.found(packet::poll(slot, self.epoch), writer)
     }
 
     /// Tells every rank that this block feeds that all stores up to `step` are made. Steps of an
@@ -59,16 +72,42 @@ impl<'m, M: LaneMemory> Operation<'m, M> {
         });
     }
 
-    /// Whether the block of equal index of `writer` has reached `step`; what it stored before its
-    /// [`raise`](Self::raise) happens before this.
+    /// Looks whether the block of equal index of `writer` has reached `step`; what it stored
+    /// before its [`raise`](Self::raise) happens before this is ready.
     ///
-    /// Steps have an order within an epoch. Its flag is not written for the next epoch of equal
-    /// parity before this rank's next header, so no other epoch can stand here in its place.
-    #[must_use]
-    pub fn poll_flag(&self, writer: usize, step: u32) -> bool {
+    /// Steps have an order within an epoch. The flag is not written for the next epoch of equal
+    /// parity before this rank's next header, so no other epoch can stand in its place.
+    ///
+    /// # Errors
+    ///
+    /// [`Mismatch`] when it is missing and `writer` issued another call, so that it may never
+    /// come.
+    pub fn poll_flag(&self, writer: usize, step: u32) -> Result<Progress<()>, Mismatch> {
         let (parity, me) = (self.epoch.parity(), self.memory.rank());
         let word = self.memory.flag(parity, self.seat.block, writer, me).load_acquire();
-        packet::unstamp(word, self.epoch).is_some_and(|reached| reached >= step)
+        let reached = packet::unstamp(word, self.epoch).filter(|reached| *reached >= step);
+        self.found(reached.map(|_| ()), writer)
+    }
+
+    /// What a poll for payload of `writer` comes to. Where it is missing, the writer's header says
+    /// whether it will come: that of its block 0, which every operation publishes.
+    fn found<T>(&self, payload: Option<T>, writer: usize) -> Result<Progress<T>, Mismatch> {
+        match payload {
+            Some(payload) => Ok(Progress::Ready(payload)),
+            None => self.compare(0, writer).map(|_| Progress::Pending { writer }),
+        }
+    }
+
+    /// Compares with the header of a block of `writer`; false if it is not there.
+    fn compare(&self, block: usize, writer: usize) -> Result<bool, Mismatch> {
+        let slot = self.memory.header(self.epoch.parity(), block, writer, self.memory.rank());
+        let Some(theirs) = header::poll(slot, self.epoch) else { return Ok(false) };
+        self.call.header.compare(theirs).map_err(|difference| Mismatch {
+            rank: writer,
+            epoch: self.epoch,
+            difference,
+        })?;
+        Ok(true)
     }
 
     /// Looks for the headers of the ranks whose data this block consumes.
@@ -77,20 +116,12 @@ impl<'m, M: LaneMemory> Operation<'m, M> {
     ///
     /// [`Mismatch`] when a rank issued another call: what was read of it means nothing.
     pub fn poll_headers(&mut self) -> Result<Progress<Agreed>, Mismatch> {
-        let (memory, block, epoch, mine) =
-            (self.memory, self.seat.block, self.epoch, self.call.header);
-        let (me, world) = (memory.rank(), memory.world());
-        let progress = self.cursor.advance(me, world, self.call.consumes, |writer| {
-            let slot = memory.header(epoch.parity(), block, writer, me);
-            let Some(theirs) = header::poll(slot, epoch) else { return Ok(false) };
-            mine.compare(theirs).map_err(|difference| Mismatch {
-                rank: writer,
-                epoch,
-                difference,
-            })?;
-            Ok(true)
-        })?;
-        Ok(progress.map(Agreed))
+        let (me, world) = (self.memory.rank(), self.memory.world());
+        let mut cursor = self.cursor;
+        let progress = cursor
+            .advance(me, world, self.call.consumes, |writer| self.compare(self.seat.block, writer));
+        self.cursor = cursor;
+        Ok(progress?.map(Agreed))
     }
 
     /// The ranks whose data this block consumes and whose header is missing.
