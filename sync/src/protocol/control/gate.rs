@@ -5,8 +5,8 @@
 pub enum Cause {
     /// The group failed.
     Aborted,
-    /// The writer of the word is gone.
-    Lost,
+    /// This rank, whose word is missing, is gone.
+    Lost(usize),
     /// The caller cancelled.
     Cancelled,
     /// The deadline is over.
@@ -18,8 +18,8 @@ pub enum Cause {
 pub struct Look {
     /// The abort word of this rank's page is set.
     pub aborted: bool,
-    /// The awaited writer's lost bit is set.
-    pub lost: bool,
+    /// A rank whose word is missing and whose lost bit is set.
+    pub lost: Option<usize>,
     /// The caller's token was cancelled.
     pub cancelled: bool,
     /// The deadline is over.
@@ -31,30 +31,26 @@ impl Look {
     #[must_use]
     pub fn cause(self) -> Option<Cause> {
         if self.aborted {
-            Some(Cause::Aborted)
-        } else if self.lost {
-            Some(Cause::Lost)
-        } else if self.cancelled {
-            Some(Cause::Cancelled)
-        } else if self.overdue {
-            Some(Cause::Overdue)
-        } else {
-            None
+            return Some(Cause::Aborted);
         }
+        self.lost
+            .map(Cause::Lost)
+            .or(self.cancelled.then_some(Cause::Cancelled))
+            .or(self.overdue.then_some(Cause::Overdue))
     }
 }
 
-/// Decides, miss by miss, whether a wait goes on. Data first: a cause ends the wait only if data is
-/// still missing when it is polled once more *after* the cause was seen, since a writer may store
-/// its word and die, or just make it before the deadline.
+/// Decides, miss by miss, whether a wait goes on. Data first: a cause ends the wait only if two
+/// looks find it with a poll between them that missed, since a writer may store its word and die,
+/// or just make it before the deadline.
 ///
-/// One gate serves an operation from its entry to its exit: poll the data before each
-/// [`miss`](Self::miss), and tell it whose word is missing.
+/// One gate serves an operation from its entry to its exit. Poll the data before each
+/// [`miss`](Self::miss).
 #[derive(Clone, Debug)]
 pub struct Gate {
     period: u32,
     misses: u32,
-    seen: Option<(Cause, usize)>,
+    seen: Option<Cause>,
 }
 
 impl Gate {
@@ -73,21 +69,16 @@ impl Gate {
         Gate { period, misses: 0, seen: None }
     }
 
-    /// Reports that a poll missed a word of `writer`. `Some` ends the wait; `look` is called only
-    /// when a look is due.
-    pub fn miss(&mut self, writer: usize, look: impl FnOnce() -> Look) -> Option<Cause> {
-        match self.seen {
-            // That writer's word did arrive; who is missing now may well be alive.
-            Some((Cause::Lost, lost)) if lost != writer => self.seen = None,
-            Some((cause, _)) => return Some(cause),
-            None => {}
-        }
+    /// Reports that a poll missed. `Some` ends the wait; `look` is called only when a look is due.
+    pub fn miss(&mut self, look: impl FnOnce() -> Look) -> Option<Cause> {
         self.misses += 1;
-        if self.misses >= self.period {
-            self.misses = 0;
-            self.seen = look().cause().map(|cause| (cause, writer));
+        if self.misses < self.period && self.seen.is_none() {
+            return None;
         }
-        None
+        self.misses = 0;
+        let before = self.seen;
+        self.seen = look().cause();
+        self.seen.filter(|_| self.seen == before)
     }
 }
 
@@ -95,23 +86,26 @@ impl Gate {
 mod tests {
     use super::*;
 
-    const LOST: Look = Look { aborted: false, lost: true, cancelled: false, overdue: false };
+    fn lost(rank: usize) -> Look {
+        Look { lost: Some(rank), ..Look::default() }
+    }
 
     #[test]
     fn a_cause_ends_the_wait_only_after_one_more_poll() {
-        let mut gate = Gate::every(1);
-        assert_eq!(gate.miss(3, || LOST), None);
-        assert_eq!(gate.miss(3, Look::default), Some(Cause::Lost));
+        let mut gate = Gate::every(3);
+        assert_eq!(gate.miss(|| lost(3)), None);
+        assert_eq!(gate.miss(|| lost(3)), None);
+        assert_eq!(gate.miss(|| lost(3)), None);
+        assert_eq!(gate.miss(|| lost(3)), Some(Cause::Lost(3)));
     }
 
     #[test]
     fn a_lost_rank_whose_word_arrived_does_not_end_the_wait_for_another() {
         let mut gate = Gate::every(1);
-        assert_eq!(gate.miss(3, || LOST), None);
-        assert_eq!(gate.miss(4, Look::default), None);
-        assert_eq!(gate.miss(4, Look::default), None);
-        assert_eq!(gate.miss(4, || Look { overdue: true, ..LOST }), None);
-        assert_eq!(gate.miss(4, Look::default), Some(Cause::Lost));
+        assert_eq!(gate.miss(|| lost(3)), None);
+        assert_eq!(gate.miss(Look::default), None);
+        assert_eq!(gate.miss(|| lost(4)), None);
+        assert_eq!(gate.miss(|| lost(4)), Some(Cause::Lost(4)));
     }
 
     #[test]
@@ -123,16 +117,16 @@ mod tests {
                 looks += 1;
                 Look::default()
             };
-            assert_eq!(gate.miss(0, look), None);
+            assert_eq!(gate.miss(look), None);
         }
         assert_eq!(looks, 3);
     }
 
     #[test]
     fn the_failure_of_the_group_comes_first() {
-        let all = Look { aborted: true, lost: true, cancelled: true, overdue: true };
+        let all = Look { aborted: true, lost: Some(1), cancelled: true, overdue: true };
         assert_eq!(all.cause(), Some(Cause::Aborted));
-        assert_eq!(Look { aborted: false, ..all }.cause(), Some(Cause::Lost));
+        assert_eq!(Look { aborted: false, ..all }.cause(), Some(Cause::Lost(1)));
         assert_eq!(Look { overdue: true, ..Look::default() }.cause(), Some(Cause::Overdue));
         assert_eq!(Look::default().cause(), None);
     }

@@ -56,6 +56,27 @@ pub struct Call<'a> {
     pub consumes: Peers<'a>,
 }
 
+/// A part of an operation in which it waits for ranks to come.
+pub trait Phase {
+    /// Whether `rank` has to come yet, as its words say now.
+    fn awaits(&self, rank: usize) -> bool;
+
+    /// The number of ranks.
+    fn world(&self) -> usize;
+
+    /// The ranks that have to come yet.
+    fn missing(&self) -> RankSet {
+        (0..self.world()).filter(|&rank| self.awaits(rank)).collect()
+    }
+
+    /// A rank that is gone, as `is_lost` tells, and that has to come yet even after that was told.
+    ///
+    /// A wait for one rank looks for all, since the one may be just slow.
+    fn lost(&self, mut is_lost: impl FnMut(usize) -> bool) -> Option<usize> {
+        (0..self.world()).find(|&rank| is_lost(rank) && self.awaits(rank))
+    }
+}
+
 /// An operation that may not begin. Nothing was stored where a peer reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {

@@ -1,8 +1,6 @@
 //! From the header to the next epoch.
 
-use symmem_hal::types::RankSet;
-
-use super::{Call, Mismatch, Seat};
+use super::{Call, Mismatch, Phase, Seat};
 use crate::protocol::progress::{Cursor, Progress};
 use crate::protocol::scrub::scrub;
 use crate::protocol::{Epoch, LaneMemory, Placement, Word, header, packet};
@@ -124,16 +122,6 @@ impl<'m, M: LaneMemory> Operation<'m, M> {
         Ok(progress?.map(Agreed))
     }
 
-    /// The ranks whose data this block consumes and whose header is missing.
-    #[must_use]
-    pub fn missing(&self) -> RankSet {
-        let (memory, epoch, block) = (self.memory, self.epoch, self.seat.block);
-        let me = memory.rank();
-        self.cursor.missing(me, memory.world(), self.call.consumes, |writer| {
-            header::poll(memory.header(epoch.parity(), block, writer, me), epoch).is_some()
-        })
-    }
-
     /// Ends the operation on this block, after its last read of what peers wrote: scrubs where
     /// that is due and advances the copies of the epoch that the block owns. Returns the next
     /// epoch.
@@ -156,5 +144,19 @@ impl<'m, M: LaneMemory> Operation<'m, M> {
                 .filter(|&reader| reader != me && self.call.feeds.contains(reader))
                 .for_each(|reader| store(memory, reader)),
         }
+    }
+}
+
+impl<M: LaneMemory> Phase for Operation<'_, M> {
+    /// A rank whose data this block consumes, until its block 0, which publishes in every
+    /// operation, has come to this one. The payload of a rank that has come is for its own wait.
+    fn awaits(&self, rank: usize) -> bool {
+        let me = self.memory.rank();
+        let slot = self.memory.header(self.epoch.parity(), 0, rank, me);
+        rank != me && self.call.consumes.contains(rank) && header::poll(slot, self.epoch).is_none()
+    }
+
+    fn world(&self) -> usize {
+        self.memory.world()
     }
 }

@@ -7,10 +7,10 @@ use symmem_hal::types::RankSet;
 
 use super::world::{Machine, View};
 use crate::protocol::control::{self, Cause, Gate, Look, Reason, Record, Verdict};
-use crate::protocol::lane::{Agreed, Clear};
+use crate::protocol::lane::{Agreed, Clear, Phase};
 use crate::protocol::{
-    Call, ControlMemory, Entry, Epoch, Header, Mismatch, Operation, Peers, Progress, Refused, Seat,
-    Word, lane,
+    Arrival, Call, ControlMemory, Entry, Epoch, Header, LaneMemory, Mismatch, Operation, Peers,
+    Progress, Refused, Seat, Word, lane,
 };
 
 /// An operation of a script.
@@ -234,7 +234,7 @@ impl<M: Machine> Part<'_, M> {
         let mut arrival = match lane::enter(view, seat, call) {
             Ok(arrival) => arrival,
             Err(Refused::Busy { .. }) => {
-                return Err(self.fail(Reason::LaneBusy, None).await.into());
+                return Err(self.fail(Reason::LaneBusy, None, RankSet::new()).await);
             }
             Err(refused) => {
                 let record = control::adopt(view);
@@ -245,7 +245,7 @@ impl<M: Machine> Part<'_, M> {
         breathe::<M>().await;
         let clear = match self.habits.flaw {
             Flaw::NoLeave => Clear::forged(),
-            _ => self.wait(&mut gate, || arrival.poll()).await?,
+            _ => self.wait(&mut gate, &mut arrival, Arrival::poll).await?,
         };
         let mut operation = arrival.publish(clear);
         breathe::<M>().await;
@@ -256,12 +256,12 @@ impl<M: Machine> Part<'_, M> {
         let mut wrong = None;
         for writer in (0..view.world()).filter(|&writer| writer != view.rank) {
             if call.consumes.contains(writer) {
-                wrong = wrong.or(self.receive(&mut gate, &operation, writer).await?);
+                wrong = wrong.or(self.receive(&mut gate, &mut operation, writer).await?);
             }
         }
         let agreed = match self.habits.flaw {
             Flaw::NoComparison => Agreed::forged(),
-            _ => self.wait(&mut gate, || operation.poll_headers()).await?,
+            _ => self.wait(&mut gate, &mut operation, Operation::poll_headers).await?,
         };
         // Only what all agreed on need be right.
         assert_eq!(wrong, None, "read what was not written (got, expected)");
@@ -288,15 +288,17 @@ impl<M: Machine> Part<'_, M> {
     async fn receive(
         &mut self,
         gate: &mut Gate,
-        operation: &Operation<'_, View<M>>,
+        operation: &mut Operation<'_, View<M>>,
         writer: usize,
     ) -> Result<Option<(u64, u64)>, Stop> {
         let mut wrong = None;
         for (count, index) in self.items().enumerate() {
             let value = match self.step.via {
-                Via::Packets => self.wait(gate, || operation.poll_packet(index, writer)).await?,
+                Via::Packets => {
+                    self.wait(gate, operation, |o| o.poll_packet(index, writer)).await?
+                }
                 Via::Flags => {
-                    self.wait(gate, || operation.poll_flag(writer, count as u32 + 1)).await?;
+                    self.wait(gate, operation, |o| o.poll_flag(writer, count as u32 + 1)).await?;
                     self.view.staged(self.epoch.parity(), index, writer)
                 }
             };
@@ -310,61 +312,60 @@ impl<M: Machine> Part<'_, M> {
     }
 
     /// Polls until ready, or until the gate ends it.
-    async fn wait<T>(
-        &mut self,
+    async fn wait<P: Phase, T>(
+        &self,
         gate: &mut Gate,
-        mut poll: impl FnMut() -> Result<Progress<T>, Mismatch>,
+        phase: &mut P,
+        mut poll: impl FnMut(&mut P) -> Result<Progress<T>, Mismatch>,
     ) -> Result<T, Stop> {
         let mut misses = 0;
         loop {
-            let writer = match poll() {
+            let writer = match poll(phase) {
                 Ok(Progress::Ready(value)) => return Ok(value),
                 Ok(Progress::Pending { writer }) => writer,
                 Err(Mismatch { rank, difference, .. }) => {
-                    return Err(self
-                        .fail(Reason::CallMismatch(difference), Some(rank))
-                        .await
-                        .into());
+                    let reason = Reason::CallMismatch(difference);
+                    return Err(self.fail(reason, Some(rank), RankSet::new()).await);
                 }
             };
             if self.habits.once {
                 return Err(Stop::Blocked);
             }
             misses += 1;
-            let look = self.look(writer, misses);
+            let look = || self.look(phase, writer, misses);
             let cause = match self.habits.flaw {
                 Flaw::Hasty => look().cause(),
-                _ => gate.miss(writer, look),
+                _ => gate.miss(look),
             };
             match cause {
-                None => {}
-                Some(Cause::Lost) => {
-                    return Err(self.fail(Reason::PeerLost, Some(writer)).await.into());
-                }
+                None => tick().await,
                 Some(Cause::Aborted) => {
+                    Entry::fail(self.view.entry());
                     return Err(control::adopt(self.view).expect("an abort has a record").into());
                 }
-                Some(_) => return Err(self.fail(Reason::TimedOut, Some(writer)).await.into()),
+                Some(Cause::Lost(rank)) => {
+                    return Err(self.fail(Reason::PeerLost, Some(rank), phase.missing()).await);
+                }
+                Some(Cause::Overdue | Cause::Cancelled) => {
+                    return Err(self.fail(Reason::TimedOut, None, phase.missing()).await);
+                }
             }
-            tick().await;
         }
     }
 
-    fn look(&self, writer: usize, misses: u32) -> impl FnOnce() -> Look + use<'_, M> {
-        let overdue = misses > self.habits.patience;
-        move || {
-            let Some(page) = self.view.control(self.view.rank) else { return Look::default() };
-            Look {
-                aborted: page.is_aborted(),
-                lost: page.is_lost(writer),
-                cancelled: false,
-                overdue,
-            }
+    fn look(&self, phase: &impl Phase, writer: usize, misses: u32) -> Look {
+        let Some(page) = self.view.control(self.view.rank) else { return Look::default() };
+        let is_lost = |rank| page.is_lost(rank);
+        Look {
+            aborted: page.is_aborted(),
+            lost: if is_lost(writer) { Some(writer) } else { phase.lost(is_lost) },
+            cancelled: false,
+            overdue: misses > self.habits.patience,
         }
     }
 
     /// Gives up, and returns what the group reports.
-    async fn fail(&self, reason: Reason, culprit: Option<usize>) -> Record {
+    async fn fail(&self, reason: Reason, culprit: Option<usize>, missing: RankSet) -> Stop {
         let record = Record {
             reason,
             reporter: self.view.rank,
@@ -372,7 +373,7 @@ impl<M: Machine> Part<'_, M> {
             lane: 0,
             operation: self.step.signature() as u32,
             epoch: Some(self.epoch),
-            missing: culprit.map_or_else(RankSet::new, RankSet::one),
+            missing,
         };
         assert!(self.view.world.shape.control, "failed in a run without failures: {record:?}");
         let reported = match control::give_up(self.view, &record) {
@@ -385,7 +386,7 @@ impl<M: Machine> Part<'_, M> {
                 tick().await;
             },
         };
-        Entry::fail(crate::protocol::LaneMemory::entry(self.view));
-        reported
+        Entry::fail(self.view.entry());
+        Stop::Failed(reported)
     }
 }
