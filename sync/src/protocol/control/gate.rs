@@ -70,42 +70,52 @@ impl Gate {
     }
 
     /// Reports that a poll missed. `Some` ends the wait; `look` is called only when a look is due.
-    pub fn miss(&mut self, look: impl FnOnce() -> Look) -> Option<Cause> {
+    ///
+    /// # Errors
+    ///
+    /// That of `look`.
+    pub fn miss<E>(&mut self, look: impl FnOnce() -> Result<Look, E>) -> Result<Option<Cause>, E> {
         self.misses += 1;
         if self.misses < self.period && self.seen.is_none() {
-            return None;
+            return Ok(None);
         }
         self.misses = 0;
         let before = self.seen;
-        self.seen = look().cause();
-        self.seen.filter(|_| self.seen == before)
+        self.seen = look()?.cause();
+        Ok(self.seen.filter(|_| self.seen == before))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::convert::Infallible;
 
     fn lost(rank: usize) -> Look {
         Look { lost: Some(rank), ..Look::default() }
     }
 
+    fn miss(gate: &mut Gate, look: Look) -> Option<Cause> {
+        let Ok(cause) = gate.miss(|| Ok::<_, Infallible>(look));
+        cause
+    }
+
     #[test]
     fn a_cause_ends_the_wait_only_after_one_more_poll() {
         let mut gate = Gate::every(3);
-        assert_eq!(gate.miss(|| lost(3)), None);
-        assert_eq!(gate.miss(|| lost(3)), None);
-        assert_eq!(gate.miss(|| lost(3)), None);
-        assert_eq!(gate.miss(|| lost(3)), Some(Cause::Lost(3)));
+        assert_eq!(miss(&mut gate, lost(3)), None);
+        assert_eq!(miss(&mut gate, lost(3)), None);
+        assert_eq!(miss(&mut gate, lost(3)), None);
+        assert_eq!(miss(&mut gate, lost(3)), Some(Cause::Lost(3)));
     }
 
     #[test]
     fn a_lost_rank_whose_word_arrived_does_not_end_the_wait_for_another() {
         let mut gate = Gate::every(1);
-        assert_eq!(gate.miss(|| lost(3)), None);
-        assert_eq!(gate.miss(Look::default), None);
-        assert_eq!(gate.miss(|| lost(4)), None);
-        assert_eq!(gate.miss(|| lost(4)), Some(Cause::Lost(4)));
+        assert_eq!(miss(&mut gate, lost(3)), None);
+        assert_eq!(miss(&mut gate, Look::default()), None);
+        assert_eq!(miss(&mut gate, lost(4)), None);
+        assert_eq!(miss(&mut gate, lost(4)), Some(Cause::Lost(4)));
     }
 
     #[test]
@@ -115,9 +125,9 @@ mod tests {
         for _ in 0..3 * Gate::PERIOD {
             let look = || {
                 looks += 1;
-                Look::default()
+                Ok::<_, Infallible>(Look::default())
             };
-            assert_eq!(gate.miss(look), None);
+            assert_eq!(gate.miss(look), Ok(None));
         }
         assert_eq!(looks, 3);
     }

@@ -141,6 +141,11 @@ impl<M: LaneMemory> Phase for Arrival<'_, M> {
         rank != me && !header::reached(slot, previous)
     }
 
+    /// A header of e - 1 comes whatever the call was.
+    fn check(&self, _writer: usize) -> Result<(), Mismatch> {
+        Ok(())
+    }
+
     fn world(&self) -> usize {
         self.memory.world()
     }

@@ -48,15 +48,9 @@ impl<'m, M: LaneMemory> Operation<'m, M> {
     }
 
     /// Looks for a packet of `writer`.
-    ///
-    /// # Errors
-    ///
-    /// [`Mismatch`] when it is missing and `writer` issued another call, so that it may never
-    /// come.
-    pub fn poll_packet(&self, index: usize, writer: usize) -> Result<Progress<u64>, Mismatch> {
-        let me = self.memory.rank();
-        let slot = self.memory.packet(self.epoch.parity(), index, writer, me);
-        self.found(packet::poll(slot, self.epoch), writer)
+    pub fn poll_packet(&self, index: usize, writer: usize) -> Progress<u64> {
+        let slot = self.memory.packet(self.epoch.parity(), index, writer, self.memory.rank());
+        packet::poll(slot, self.epoch).map_or(Progress::Pending { writer }, Progress::Ready)
     }
 
     /// Tells every rank that this block feeds that all stores up to `step` are made. Steps of an
@@ -75,24 +69,12 @@ impl<'m, M: LaneMemory> Operation<'m, M> {
     ///
     /// Steps have an order within an epoch. The flag is not written for the next epoch of equal
     /// parity before this rank's next header, so no other epoch can stand in its place.
-    ///
-    /// # Errors
-    ///
-    /// [`Mismatch`] when it is missing and `writer` issued another call, so that it may never
-    /// come.
-    pub fn poll_flag(&self, writer: usize, step: u32) -> Result<Progress<()>, Mismatch> {
+    pub fn poll_flag(&self, writer: usize, step: u32) -> Progress<()> {
         let (parity, me) = (self.epoch.parity(), self.memory.rank());
         let word = self.memory.flag(parity, self.seat.block, writer, me).load_acquire();
-        let reached = packet::unstamp(word, self.epoch).filter(|reached| *reached >= step);
-        self.found(reached.map(|_| ()), writer)
-    }
-
-    /// What a poll for payload of `writer` comes to. Where it is missing, the writer's header says
-    /// whether it will come: that of its block 0, which every operation publishes.
-    fn found<T>(&self, payload: Option<T>, writer: usize) -> Result<Progress<T>, Mismatch> {
-        match payload {
-            Some(payload) => Ok(Progress::Ready(payload)),
-            None => self.compare(0, writer).map(|_| Progress::Pending { writer }),
+        match packet::unstamp(word, self.epoch) {
+            Some(reached) if reached >= step => Progress::Ready(()),
+            _ => Progress::Pending { writer },
         }
     }
 
@@ -154,6 +136,12 @@ impl<M: LaneMemory> Phase for Operation<'_, M> {
         let me = self.memory.rank();
         let slot = self.memory.header(self.epoch.parity(), 0, rank, me);
         rank != me && self.call.consumes.contains(rank) && header::poll(slot, self.epoch).is_none()
+    }
+
+    /// Two calls may wait for different words of each other, so that neither comes. The header
+    /// of block 0, which every operation publishes, tells.
+    fn check(&self, writer: usize) -> Result<(), Mismatch> {
+        self.compare(0, writer).map(|_| ())
     }
 
     fn world(&self) -> usize {

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed as Counting};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
@@ -11,6 +11,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::world::Machine;
+use crate::protocol::Word;
 use crate::protocol::word::atomic_word;
 
 atomic_word!(AtomicU32 => u32, AtomicU64 => u64);
@@ -47,6 +48,67 @@ impl Machine for Loom {
     fn read(cell: &UnsafeCell<u64>) -> u64 {
         // SAFETY: as in `write`.
         cell.with(|p| unsafe { *p })
+    }
+}
+
+/// [`Loom`], but nothing is released: what relaxed stores would do.
+pub(super) struct Relaxed;
+
+/// A word whose every store is relaxed.
+pub(super) struct RelaxedWord<W>(W);
+
+impl<W: Word> Word for RelaxedWord<W> {
+    type Value = W::Value;
+
+    fn load_acquire(&self) -> W::Value {
+        self.0.load_acquire()
+    }
+
+    fn load_relaxed(&self) -> W::Value {
+        self.0.load_relaxed()
+    }
+
+    fn store_release(&self, value: W::Value) {
+        self.0.store_relaxed(value);
+    }
+
+    fn store_relaxed(&self, value: W::Value) {
+        self.0.store_relaxed(value);
+    }
+
+    fn compare_exchange(&self, current: W::Value, new: W::Value) -> Result<W::Value, W::Value> {
+        self.0.compare_exchange(current, new)
+    }
+
+    fn fetch_or(&self, bits: W::Value) -> W::Value {
+        self.0.fetch_or(bits)
+    }
+}
+
+impl Machine for Relaxed {
+    type Word32 = RelaxedWord<AtomicU32>;
+    type Word64 = RelaxedWord<AtomicU64>;
+    type Cell = UnsafeCell<u64>;
+    const PREEMPT: bool = false;
+
+    fn word32() -> RelaxedWord<AtomicU32> {
+        RelaxedWord(Loom::word32())
+    }
+
+    fn word64() -> RelaxedWord<AtomicU64> {
+        RelaxedWord(Loom::word64())
+    }
+
+    fn cell() -> UnsafeCell<u64> {
+        Loom::cell()
+    }
+
+    fn write(cell: &UnsafeCell<u64>, value: u64) {
+        Loom::write(cell, value);
+    }
+
+    fn read(cell: &UnsafeCell<u64>) -> u64 {
+        Loom::read(cell)
     }
 }
 
@@ -87,12 +149,12 @@ pub(super) fn check(
         std::env::var("PROBE").ok().map(|s| std::time::Duration::from_secs(s.parse().unwrap()));
     let begin = Instant::now();
     builder.check(move || {
-        counted.all.fetch_add(1, Relaxed);
+        counted.all.fetch_add(1, Counting);
         if model() {
-            counted.complete.fetch_add(1, Relaxed);
+            counted.complete.fetch_add(1, Counting);
         }
     });
-    let (all, complete) = (executions.all.load(Relaxed), executions.complete.load(Relaxed));
+    let (all, complete) = (executions.all.load(Counting), executions.complete.load(Counting));
     println!("{name}: {all} executions, {complete} complete, {:.1?}", begin.elapsed());
     assert!(complete > 0, "{name} never came to its end");
 }

@@ -13,6 +13,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod program;
+mod signals;
 mod world;
 
 #[cfg(symmem_loom)]
@@ -21,5 +22,7 @@ mod loom_lane;
 mod loom_words;
 #[cfg(not(symmem_loom))]
 mod random;
+#[cfg(not(symmem_loom))]
+mod random_signals;
 #[cfg(not(symmem_loom))]
 mod sim;

@@ -23,6 +23,8 @@ pub(super) struct Step {
     pub grid: usize,
     /// How items travel.
     pub via: Via,
+    /// Part of the signature and of every item, and of nothing else.
+    pub tag: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,11 +43,11 @@ pub(super) enum Via {
 
 impl Step {
     pub const fn exchange(size: usize, grid: usize) -> Self {
-        Step { kind: Kind::Exchange, size, grid, via: Via::Packets }
+        Step { kind: Kind::Exchange, size, grid, via: Via::Packets, tag: 0 }
     }
 
     pub const fn rooted(root: usize, size: usize, grid: usize) -> Self {
-        Step { kind: Kind::Rooted(root), size, grid, via: Via::Packets }
+        Step { kind: Kind::Rooted(root), size, grid, via: Via::Packets, tag: 0 }
     }
 
     pub const fn empty() -> Self {
@@ -57,12 +59,17 @@ impl Step {
         Step { via: Via::Flags, ..self }
     }
 
+    /// Another call that looks alike until headers are compared.
+    pub const fn tagged(self, tag: usize) -> Self {
+        Step { tag, ..self }
+    }
+
     fn signature(self) -> u64 {
         let (kind, root) = match self.kind {
             Kind::Exchange => (1, 0),
             Kind::Rooted(root) => (2, root),
         };
-        [kind, root, self.size, self.grid, self.via as usize]
+        [kind, root, self.size, self.grid, self.via as usize, self.tag]
             .into_iter()
             .fold(0, |sum, part| sum << 8 | part as u64)
     }
@@ -141,9 +148,9 @@ async fn breathe<M: Machine>() {
     }
 }
 
-/// The value of an item: another for every operation, writer and index, in both halves.
-fn payload(issue: usize, writer: usize, index: usize) -> u64 {
-    let seed = ((issue + 1) << 16 | (writer + 1) << 8 | (index + 1)) as u64;
+/// The value of an item: another for every call, writer and index, in both halves.
+fn payload(step: Step, issue: usize, writer: usize, index: usize) -> u64 {
+    let seed = (step.tag << 24 | (issue + 1) << 16 | (writer + 1) << 8 | (index + 1)) as u64;
     seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
@@ -272,7 +279,7 @@ impl<M: Machine> Part<'_, M> {
 
     async fn send(&self, operation: &Operation<'_, View<M>>) {
         for (count, index) in self.items().enumerate() {
-            let value = payload(self.issue, self.view.rank, index);
+            let value = payload(self.step, self.issue, self.view.rank, index);
             match self.step.via {
                 Via::Packets => operation.put(index, value),
                 Via::Flags => {
@@ -295,14 +302,15 @@ impl<M: Machine> Part<'_, M> {
         for (count, index) in self.items().enumerate() {
             let value = match self.step.via {
                 Via::Packets => {
-                    self.wait(gate, operation, |o| o.poll_packet(index, writer)).await?
+                    self.wait(gate, operation, |o| Ok(o.poll_packet(index, writer))).await?
                 }
                 Via::Flags => {
-                    self.wait(gate, operation, |o| o.poll_flag(writer, count as u32 + 1)).await?;
+                    self.wait(gate, operation, |o| Ok(o.poll_flag(writer, count as u32 + 1)))
+                        .await?;
                     self.view.staged(self.epoch.parity(), index, writer)
                 }
             };
-            let expected = payload(self.issue, writer, index);
+            let expected = payload(self.step, self.issue, writer, index);
             if value != expected {
                 wrong = wrong.or(Some((value, expected)));
             }
@@ -320,47 +328,42 @@ impl<M: Machine> Part<'_, M> {
     ) -> Result<T, Stop> {
         let mut misses = 0;
         loop {
-            let writer = match poll(phase) {
+            let step = match poll(phase) {
                 Ok(Progress::Ready(value)) => return Ok(value),
-                Ok(Progress::Pending { writer }) => writer,
-                Err(Mismatch { rank, difference, .. }) => {
-                    let reason = Reason::CallMismatch(difference);
-                    return Err(self.fail(reason, Some(rank), RankSet::new()).await);
+                Ok(Progress::Pending { .. }) if self.habits.once => return Err(Stop::Blocked),
+                Ok(Progress::Pending { writer }) => {
+                    misses += 1;
+                    let look = || self.look(phase, writer, misses);
+                    match self.habits.flaw {
+                        Flaw::Hasty => look().map(Look::cause),
+                        _ => gate.miss(look),
+                    }
                 }
+                Err(mismatch) => Err(mismatch),
             };
-            if self.habits.once {
-                return Err(Stop::Blocked);
-            }
-            misses += 1;
-            let look = || self.look(phase, writer, misses);
-            let cause = match self.habits.flaw {
-                Flaw::Hasty => look().cause(),
-                _ => gate.miss(look),
-            };
-            match cause {
-                None => tick().await,
-                Some(Cause::Aborted) => {
+            let (reason, culprit) = match step {
+                Ok(None) => {
+                    tick().await;
+                    continue;
+                }
+                Ok(Some(Cause::Aborted)) => {
                     Entry::fail(self.view.entry());
                     return Err(control::adopt(self.view).expect("an abort has a record").into());
                 }
-                Some(Cause::Lost(rank)) => {
-                    return Err(self.fail(Reason::PeerLost, Some(rank), phase.missing()).await);
+                Ok(Some(Cause::Lost(rank))) => (Reason::PeerLost, Some(rank)),
+                Ok(Some(Cause::Overdue | Cause::Cancelled)) => (Reason::TimedOut, None),
+                Err(Mismatch { rank, difference, .. }) => {
+                    (Reason::CallMismatch(difference), Some(rank))
                 }
-                Some(Cause::Overdue | Cause::Cancelled) => {
-                    return Err(self.fail(Reason::TimedOut, None, phase.missing()).await);
-                }
-            }
+            };
+            return Err(self.fail(reason, culprit, phase.missing()).await);
         }
     }
 
-    fn look(&self, phase: &impl Phase, writer: usize, misses: u32) -> Look {
-        let Some(page) = self.view.control(self.view.rank) else { return Look::default() };
-        let is_lost = |rank| page.is_lost(rank);
-        Look {
-            aborted: page.is_aborted(),
-            lost: if is_lost(writer) { Some(writer) } else { phase.lost(is_lost) },
-            cancelled: false,
-            overdue: misses > self.habits.patience,
+    fn look(&self, phase: &impl Phase, writer: usize, misses: u32) -> Result<Look, Mismatch> {
+        match self.view.control(self.view.rank) {
+            Some(page) => phase.look(writer, &page, false, misses > self.habits.patience),
+            None => Ok(Look::default()),
         }
     }
 

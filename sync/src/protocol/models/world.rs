@@ -259,24 +259,38 @@ pub(super) struct Channels<M: Machine> {
     placement: Placement,
     words: Vec<M::Word64>,
     slots: Vec<M::Word32>,
-}
-
-impl<M: Machine> Channels<M> {
-    /// One zeroed channel.
-    pub fn new(ranks: usize, placement: Placement) -> Arc<Self> {
-        Arc::new(Channels {
-            ranks,
-            placement,
-            words: make(ranks * ranks, M::word64),
-            slots: make(ranks * ranks, M::word32),
-        })
-    }
+    /// Payload of each rank.
+    cells: Vec<M::Cell>,
 }
 
 /// One rank's sight of [`Channels`].
 pub(super) struct ChannelView<M: Machine> {
-    pub channels: Arc<Channels<M>>,
+    channels: Arc<Channels<M>>,
     pub rank: usize,
+}
+
+impl<M: Machine> Channels<M> {
+    /// One zeroed channel, as each rank sees it.
+    pub fn open(ranks: usize, placement: Placement) -> Vec<ChannelView<M>> {
+        let channels = Arc::new(Channels {
+            ranks,
+            placement,
+            words: make(ranks * ranks, M::word64),
+            slots: make(ranks * ranks, M::word32),
+            cells: make(ranks, M::cell),
+        });
+        (0..ranks).map(|rank| ChannelView { channels: channels.clone(), rank }).collect()
+    }
+}
+
+impl<M: Machine> ChannelView<M> {
+    pub fn write(&self, value: u64) {
+        M::write(&self.channels.cells[self.rank], value);
+    }
+
+    pub fn read(&self, rank: usize) -> u64 {
+        M::read(&self.channels.cells[rank])
+    }
 }
 
 impl<M: Machine> SignalMemory for ChannelView<M> {
