@@ -87,10 +87,17 @@ pub(crate) fn ring(memory: &HostMemory<'_>, rank: usize) {
 /// How a wait that ended early ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopped<E> {
-    /// Nothing came from `writer`.
-    Without { cause: Cause, writer: usize },
+    /// Nothing came, and nothing will.
+    Without(Cause),
     /// What came was wrong.
     Found(E),
+}
+
+/// When, beside the arrival of its data, a wait ends: what the driver of the wait knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub cancelled: bool,
+    pub overdue: bool,
 }
 
 /// The waits of one launch.
@@ -99,50 +106,50 @@ pub(crate) struct Waiter<'a> {
     memory: &'a HostMemory<'a>,
     /// Of the whole launch, counted from its first wait that does not end at once.
     deadline: Option<Instant>,
-    /// Whether the group's abort ends its waits: not those of signals.
-    heeds_abort: bool,
 }
 
 impl<'a> Waiter<'a> {
-    pub(crate) fn new(
-        context: &'a LaunchContext<'_>,
-        memory: &'a HostMemory<'a>,
-        heeds_abort: bool,
-    ) -> Self {
-        Waiter { wait: context.wait(), memory, deadline: None, heeds_abort }
+    pub(crate) fn new(context: &'a LaunchContext<'_>, memory: &'a HostMemory<'a>) -> Self {
+        Waiter { wait: context.wait(), memory, deadline: None }
     }
 
-    /// Polls until it is ready, by the ladder.
-    pub(crate) fn until<T, E>(
+    /// Polls `state` until it is ready, by the ladder. `look` says what else there is, when a poll
+    /// has missed a word of a rank.
+    pub(crate) fn until<S, T, E>(
         &mut self,
-        mut poll: impl FnMut() -> Result<Progress<T>, E>,
+        state: &mut S,
+        mut poll: impl FnMut(&mut S) -> Result<Progress<T>, E>,
+        look: impl Fn(&S, usize, Limits) -> Result<Look, E>,
     ) -> Result<T, Stopped<E>> {
-        let spins = spins(ControlMemory::world(self.memory));
-        for _ in 0..spins {
-            if let Progress::Ready(value) = poll().map_err(Stopped::Found)? {
+        for _ in 0..spins(ControlMemory::world(self.memory)) {
+            if let Progress::Ready(value) = poll(state).map_err(Stopped::Found)? {
                 return Ok(value);
             }
             core::hint::spin_loop();
         }
-        self.patiently(poll)
+        self.patiently(state, poll, look)
     }
 
     #[cold]
-    fn patiently<T, E>(
+    fn patiently<S, T, E>(
         &mut self,
-        mut poll: impl FnMut() -> Result<Progress<T>, E>,
+        state: &mut S,
+        mut poll: impl FnMut(&mut S) -> Result<Progress<T>, E>,
+        look: impl Fn(&S, usize, Limits) -> Result<Look, E>,
     ) -> Result<T, Stopped<E>> {
         let started = Instant::now();
         let deadline = *self.deadline.get_or_insert_with(|| self.wait.deadline());
         let mut gate = Gate::every(1);
         loop {
-            let writer = match poll().map_err(Stopped::Found)? {
+            let writer = match poll(state).map_err(Stopped::Found)? {
                 Progress::Ready(value) => return Ok(value),
                 Progress::Pending { writer } => writer,
             };
             let now = Instant::now();
-            if let Some(cause) = gate.miss(|| self.look(writer, now >= deadline)) {
-                return Err(Stopped::Without { cause, writer });
+            let limits = Limits { cancelled: self.wait.is_cancelled(), overdue: now >= deadline };
+            let ended = gate.miss(|| look(state, writer, limits)).map_err(Stopped::Found)?;
+            if let Some(cause) = ended {
+                return Err(Stopped::Without(cause));
             }
             if now.duration_since(started) < YIELDING {
                 std::thread::yield_now();
@@ -151,20 +158,10 @@ impl<'a> Waiter<'a> {
             let word = self.memory.doorbell(ControlMemory::rank(self.memory));
             Doorbell::new(word).announce(&Membarrier);
             // Data may have come between the last poll and the announcement.
-            if let Progress::Ready(value) = poll().map_err(Stopped::Found)? {
+            if let Progress::Ready(value) = poll(state).map_err(Stopped::Found)? {
                 return Ok(value);
             }
             nap(word, NAP.min(deadline.saturating_duration_since(now)));
-        }
-    }
-
-    fn look(&self, writer: usize, overdue: bool) -> Look {
-        let page = self.memory.control(ControlMemory::rank(self.memory));
-        Look {
-            aborted: self.heeds_abort && page.as_ref().is_some_and(|p| p.is_aborted()),
-            lost: page.as_ref().is_some_and(|p| p.is_lost(writer)),
-            cancelled: self.wait.is_cancelled(),
-            overdue,
         }
     }
 }
