@@ -42,13 +42,16 @@
 //!     group.all_reduce(&x).op(ReduceOp::Sum).run()?; // in place, by default
 //!     assert_eq!(x.to_vec()?, vec![1.0; 1 << 16]);
 //!     memory.barrier(Channel(0)).run()?;
-//!     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//!     Ok::<_, symmem::Error>(())
 //! })?
 //! .into_iter()
 //! .collect::<Result<(), _>>()?;
-//! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+//! # Ok::<(), symmem::Error>(())
 //! ```
 
+mod error;
+
+pub use error::Error;
 #[cfg(feature = "collectives")]
 pub use symmem_collectives as collectives;
 pub use symmem_hal as hal;
