@@ -19,6 +19,8 @@ mod world;
 #[cfg(symmem_loom)]
 mod loom_control;
 #[cfg(symmem_loom)]
+mod loom_failures;
+#[cfg(symmem_loom)]
 mod loom_lane;
 #[cfg(symmem_loom)]
 mod loom_signals;
