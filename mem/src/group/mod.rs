@@ -227,12 +227,15 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// [`RankError::OtherGroup`].
+    /// [`RankError::OtherGroup`]; [`RankError::OutOfRange`] for a rank that the group never gave.
     pub fn index_of(&self, rank: Rank) -> Result<usize, RankError> {
-        if rank.scope() == self.0.scope {
-            Ok(rank.index())
-        } else {
+        let (index, size) = (rank.index(), self.size());
+        if rank.scope() != self.0.scope {
             Err(RankError::OtherGroup { rank })
+        } else if index >= size {
+            Err(RankError::OutOfRange { index, size })
+        } else {
+            Ok(index)
         }
     }
 
