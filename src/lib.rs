@@ -72,3 +72,8 @@ pub mod prelude {
     #[cfg(feature = "sync")]
     pub use symmem_sync::{Channel, Lanes, Signals};
 }
+
+/// The README's program is a test.
+#[cfg(all(doctest, feature = "collectives"))]
+#[doc = include_str!("../README.md")]
+struct ReadmeDoctests;
