@@ -4,6 +4,8 @@
 pub mod hal;
 #[cfg(feature = "mem")]
 pub mod mem;
+#[cfg(feature = "sync")]
+pub mod sync;
 
 use crate::runner::Test;
 
@@ -15,5 +17,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(hal::tests());
     #[cfg(feature = "mem")]
     tests.extend(mem::tests());
+    #[cfg(feature = "sync")]
+    tests.extend(sync::tests());
     tests
 }
