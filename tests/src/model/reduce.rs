@@ -48,7 +48,11 @@ pub fn element(dtype: DType, op: ReduceOp, codes: &[u64]) -> u64 {
     }
 }
 
-fn fold(op: ReduceOp, mut values: impl ExactSizeIterator<Item = f64>, round: impl Fn(f64) -> f64) -> f64 {
+fn fold(
+    op: ReduceOp,
+    mut values: impl ExactSizeIterator<Item = f64>,
+    round: impl Fn(f64) -> f64,
+) -> f64 {
     let ranks = values.len();
     let Some(first) = values.next() else { return 0.0 };
     let reduced = values.fold(first, |a, b| match op {

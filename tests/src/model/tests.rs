@@ -51,7 +51,10 @@ fn known_codes() {
     assert_eq!((f16.encode(65519.99), f16.encode(-65520.0)), (0x7bff, 0xfc00));
     assert_eq!(f16.encode(1.5 * 2f64.powi(-24)), 2);
     let bf16 = Format::of(DType::BF16).unwrap();
-    assert_eq!((bf16.encode(1.0), bf16.encode(1.001_953_125), bf16.nan()), (0x3f80, 0x3f80, 0x7fff));
+    assert_eq!(
+        (bf16.encode(1.0), bf16.encode(1.001_953_125), bf16.nan()),
+        (0x3f80, 0x3f80, 0x7fff)
+    );
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The tests, a module for each layer.
 
+#[cfg(feature = "collectives")]
+pub mod collectives;
 #[cfg(feature = "hal")]
 pub mod hal;
 #[cfg(feature = "mem")]
@@ -19,5 +21,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(mem::tests());
     #[cfg(feature = "sync")]
     tests.extend(sync::tests());
+    #[cfg(feature = "collectives")]
+    tests.extend(collectives::tests());
     tests
 }
