@@ -42,13 +42,16 @@
 //!     group.all_reduce(&x).op(ReduceOp::Sum).run()?; // in place, by default
 //!     assert_eq!(x.to_vec()?, vec![1.0; 1 << 16]);
 //!     memory.barrier(Channel(0)).run()?;
-//!     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//!     Ok::<_, symmem::Error>(())
 //! })?
 //! .into_iter()
 //! .collect::<Result<(), _>>()?;
-//! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+//! # Ok::<(), symmem::Error>(())
 //! ```
 
+mod error;
+
+pub use error::Error;
 #[cfg(feature = "collectives")]
 pub use symmem_collectives as collectives;
 pub use symmem_hal as hal;
@@ -69,3 +72,8 @@ pub mod prelude {
     #[cfg(feature = "sync")]
     pub use symmem_sync::{Channel, Lanes, Signals};
 }
+
+/// The README's program is a test.
+#[cfg(all(doctest, feature = "collectives"))]
+#[doc = include_str!("../README.md")]
+struct ReadmeDoctests;

@@ -53,8 +53,10 @@ pub enum RendezvousError {
     /// This rank lacks the memory for the table of addresses; nobody was spoken to.
     #[error(transparent)]
     Alloc(#[from] Arc<AllocError>),
-    /// A member's record cannot be read: it runs another release.
-    #[error("the records of ranks {ranks} cannot be read: they run another release of symmem")]
+    /// What a member sent is no record of this call.
+    #[error(
+        "what ranks {ranks} sent is no record of this call: they are in another call, or run another release of symmem"
+    )]
     Unreadable {
         /// Whose.
         ranks: RankSet,

@@ -18,7 +18,7 @@ use symmem_hal::{LaunchContext, Wait};
 
 use super::HostMemory;
 use crate::protocol::control::{Cause, Gate, Look};
-use crate::protocol::doorbell::{Doorbell, Fence, SLEEPING};
+use crate::protocol::doorbell::{Doorbell, Fence};
 use crate::protocol::{ControlMemory, Progress};
 
 /// Polls before the first yield where every rank has a core.
@@ -156,12 +156,12 @@ impl<'a> Waiter<'a> {
                 continue;
             }
             let word = self.memory.doorbell(ControlMemory::rank(self.memory));
-            Doorbell::new(word).announce(&Membarrier);
+            let awaited = Doorbell::new(word).announce(&Membarrier);
             // Data may have come between the last poll and the announcement.
             if let Progress::Ready(value) = poll(state).map_err(Stopped::Found)? {
                 return Ok(value);
             }
-            nap(word, NAP.min(deadline.saturating_duration_since(now)));
+            nap(word, awaited, NAP.min(deadline.saturating_duration_since(now)));
         }
     }
 }
@@ -172,11 +172,11 @@ fn spins(world: usize) -> u32 {
     if world <= cores { SPINS } else { SPINS_CROWDED }
 }
 
-fn nap(word: &AtomicU32, time: Duration) {
+fn nap(word: &AtomicU32, awaited: u32, time: Duration) {
     let timeout = rustix::time::Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: time.subsec_nanos().into(),
     };
     // However it returns, the loop above looks again.
-    let _ = futex::wait(word, futex::Flags::empty(), SLEEPING, Some(&timeout));
+    let _ = futex::wait(word, futex::Flags::empty(), awaited, Some(&timeout));
 }

@@ -32,8 +32,9 @@ pub(super) struct Model {
 impl Model {
     /// The same script on every rank, explored without bound.
     pub fn new(ranks: usize, blocks: usize, placement: Placement, script: &[Step]) -> Self {
+        let packets = script.iter().map(|step| step.size).max().unwrap_or(0).max(1);
         Model {
-            shape: Shape::new(ranks, blocks, placement),
+            shape: Shape { packets, ..Shape::new(ranks, blocks, placement) },
             first: Epoch::FIRST,
             scripts: vec![script.to_vec(); ranks],
             habits: ONCE,
@@ -112,25 +113,98 @@ fn loom_pairs_of_two_ranks() {
 
 #[test]
 fn loom_sizes_of_two_ranks() {
-    let steps = [Step::exchange(2, 1), Step::rooted(0, 2, 1)].map(Step::staged);
+    let long = [Step::exchange(2, 1).staged(), Step::rooted(0, 2, 1)];
     for placement in [Shared, PerReader] {
-        for (one, other) in
-            steps.into_iter().flat_map(|one| [(one, EXCHANGE.staged()), (one, EMPTY)])
-        {
-            Model::new(2, 1, placement, &[one, other, one]).check();
-            Model::new(2, 1, placement, &[other, one, other]).check();
+        for one in long {
+            for other in [EXCHANGE.staged(), ROOTED] {
+                Model::new(2, 1, placement, &[one, other, one]).check();
+                Model::new(2, 1, placement, &[other, one, other]).check();
+            }
+        }
+    }
+}
+
+/// The second operation of a pair decides how long it takes: for an exchange, too long.
+#[test]
+fn loom_pairs_of_three_ranks() {
+    let steps = [EXCHANGE.staged(), ROOTED.staged(), OTHER_ROOT.staged(), EMPTY];
+    for placement in [Shared, PerReader] {
+        for (one, other) in steps.into_iter().flat_map(|one| steps.map(|other| (one, other))) {
+            let preemptions = (other == EXCHANGE.staged()).then_some(4);
+            Model { preemptions, ..Model::new(3, 1, placement, &[one, other]) }.check();
         }
     }
 }
 
 #[test]
-fn loom_pairs_of_three_ranks() {
-    let steps = [EXCHANGE.staged(), ROOTED.staged(), OTHER_ROOT.staged(), EMPTY];
+fn loom_blocks() {
+    let (two, one) = (Step::exchange(2, 2).staged(), Step::exchange(2, 1).staged());
+    let (root_of_two, root_of_one) =
+        (Step::rooted(0, 2, 2).staged(), Step::rooted(1, 2, 1).staged());
     for placement in [Shared, PerReader] {
-        for one in steps {
-            for other in steps {
-                Model::new(3, 1, placement, &[one, other]).check();
-            }
+        for step in [two, root_of_two, one, root_of_one] {
+            Model::new(2, 2, placement, &[step]).check();
+        }
+        Model::new(2, 2, placement, &[Step::rooted(0, 2, 2)]).check();
+        for pair in
+            [[root_of_two, one], [root_of_one, root_of_two], [two, root_of_one], [EMPTY, two]]
+        {
+            let model = Model::new(2, 2, placement, &pair);
+            Model { preemptions: Some(3), ..model }.check();
         }
     }
+}
+
+#[test]
+fn loom_every_run_ends() {
+    for placement in [Shared, PerReader] {
+        for one in [EXCHANGE, EXCHANGE.staged(), ROOTED, EMPTY] {
+            for other in [EXCHANGE.staged(), ROOTED.staged(), OTHER_ROOT, EMPTY] {
+                Model::new(2, 1, placement, &[one, other]).patient(2).check();
+            }
+        }
+        Model::new(2, 2, placement, &[Step::rooted(0, 2, 2).staged()]).patient(1).check();
+    }
+}
+
+/// Two operations before a scrub and two behind it: the fourth meets what a whole cycle ago was
+/// written in its own epoch, unless the scrub cleared it.
+fn across(scrub: Epoch, last: Step, blocks: usize, placement: Placement) -> Model {
+    let script = [EMPTY, EMPTY, EMPTY, last];
+    let model = Model::new(2, blocks, placement, &script);
+    Model { first: scrub.previous(), stale: Some(scrub.next().next()), ..model }
+}
+
+#[test]
+fn loom_scrub_and_wrap() {
+    for placement in [Shared, PerReader] {
+        for scrub in [Epoch::MIDDLE, Epoch::MIN] {
+            for last in [EXCHANGE, ROOTED.staged()] {
+                across(scrub, last, 1, placement).check();
+            }
+        }
+        let two = across(Epoch::MIN, Step::rooted(0, 2, 2).staged(), 2, placement);
+        Model { preemptions: Some(2), ..two }.check();
+    }
+}
+
+#[test]
+#[should_panic(expected = "read what was not written")]
+fn loom_catches_a_missing_scrub() {
+    let mut model = across(Epoch::MIDDLE, EXCHANGE, 1, Shared);
+    model.shape.scrubs = false;
+    model.check();
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_catches_a_missing_wait_for_leave() {
+    let script = [EXCHANGE.staged(), EMPTY, EXCHANGE.staged()];
+    Model::new(2, 1, Shared, &script).flawed(Flaw::NoLeave).check();
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_catches_relaxed_stores() {
+    Model::new(2, 1, Shared, &[EXCHANGE.staged()]).check_on::<Relaxed>();
 }

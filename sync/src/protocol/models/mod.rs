@@ -17,7 +17,13 @@ mod signals;
 mod world;
 
 #[cfg(symmem_loom)]
+mod loom_control;
+#[cfg(symmem_loom)]
+mod loom_failures;
+#[cfg(symmem_loom)]
 mod loom_lane;
+#[cfg(symmem_loom)]
+mod loom_signals;
 #[cfg(symmem_loom)]
 mod loom_words;
 #[cfg(not(symmem_loom))]

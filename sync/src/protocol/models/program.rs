@@ -169,7 +169,9 @@ pub(super) async fn run<M: Machine>(
             let mut part = Part { view: &view, block, step: *step, issue, epoch, habits };
             if let Err(stop) = part.run().await {
                 // The blocks of a rank fail together; the others need not wait for this one.
-                view.world.left[view.rank][block].store_release(u32::MAX);
+                if let Stop::Failed(_) = stop {
+                    view.world.left[view.rank][block].store_release(u32::MAX);
+                }
                 return Err(stop);
             }
         }
