@@ -1,1 +1,7 @@
-//! Independent models of what the library computes.
+//! Independent models of what the library computes: slow, wide, and written from the contract.
+
+pub mod float;
+pub mod reduce;
+
+#[cfg(test)]
+mod tests;

@@ -51,17 +51,6 @@ pub enum Unfit {
     },
 }
 
-impl Unfit {
-    /// How near the place was: the nearest says most of why a test ran nowhere.
-    pub(super) const fn nearness(&self) -> u8 {
-        match self {
-            Unfit::Mode(_) => 0,
-            Unfit::Backend(_) => 1,
-            Unfit::TooFew { .. } | Unfit::TooMany { .. } => 2,
-        }
-    }
-}
-
 impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

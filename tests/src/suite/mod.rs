@@ -1,9 +1,13 @@
 //! The tests, a module for each layer.
 
+#[cfg(feature = "collectives")]
+pub mod collectives;
 #[cfg(feature = "hal")]
 pub mod hal;
 #[cfg(feature = "mem")]
 pub mod mem;
+#[cfg(feature = "sync")]
+pub mod sync;
 
 use crate::runner::Test;
 
@@ -15,5 +19,9 @@ pub fn all() -> Vec<Test> {
     tests.extend(hal::tests());
     #[cfg(feature = "mem")]
     tests.extend(mem::tests());
+    #[cfg(feature = "sync")]
+    tests.extend(sync::tests());
+    #[cfg(feature = "collectives")]
+    tests.extend(collectives::tests());
     tests
 }

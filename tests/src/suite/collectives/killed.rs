@@ -1,0 +1,231 @@
+//! Processes that die inside an operation: all others are told within a second, and nothing is left
+//! behind.
+
+use std::time::Duration;
+
+use rustix::process::{Signal, getpid, kill_process};
+use rustix::time::{ClockId, clock_gettime};
+use symmem_collectives::{Algorithm, AllReduceError, AllReduceOps as _};
+use symmem_hal::types::{Bytes, DType, Layout};
+use symmem_hal::{Fault as _, Kind};
+use symmem_mem::{Allocation, Failure, Group, Tensor, View, collect};
+
+use super::failing::reduce_ones;
+use super::harness::run;
+use crate::runner::{Context, Mode, Test, TestError, Verdict, is_asleep};
+use crate::suite::sync::stream_of;
+use crate::support::eventually;
+use crate::support::observe::Holdings;
+use crate::support::random::Random;
+use crate::{check, check_eq, check_err, test};
+
+pub(super) const TESTS: &[Test] = &[
+    test!(while_it_waits_for_another).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
+    test!(the_first_rank).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
+    test!(at_any_moment).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
+    test!(other_groups_go_on_without_it).ranks(3, 8).only_as(&[Mode::Processes]).isolated(),
+];
+
+/// What the contract allows between a death and its report.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
+
+/// The time that all processes of the machine share, in nanoseconds.
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// A word of symmetric memory that says when a rank died: in the memory of a rank that lives on.
+struct Tombstone(View);
+
+impl Tombstone {
+    fn new(context: &Context, group: &Group, victim: usize) -> Result<Self, TestError> {
+        let allocation = Allocation::new(context.device(), Bytes::new(8))?;
+        let word = View::new(&allocation, Bytes::ZERO, DType::U64, Layout::flat(1))?;
+        let handle = group.rendezvous(&word, &group.wait())?;
+        Ok(Tombstone(handle.remote(group.rank_at(usize::from(victim == 0))?)?))
+    }
+
+    /// Ends this process now.
+    fn die(&self) {
+        // Should either fail, the process lives, which the test finds.
+        let _ = self.0.write(&[now()]);
+        let _ = kill_process(getpid(), Signal::KILL);
+    }
+
+    fn since(&self) -> Result<Duration, TestError> {
+        let mut died = [0u64];
+        self.0.read(&mut died)?;
+        check_time(died[0])?;
+        Ok(Duration::from_nanos(now().saturating_sub(died[0])))
+    }
+}
+
+fn check_time(died: u64) -> Verdict {
+    check!(died != 0, "told of a death that has not happened");
+    Ok(())
+}
+
+/// What the survivors find.
+fn check_lost(
+    context: &Context,
+    group: &Group,
+    found: Result<(), AllReduceError>,
+    tombstone: &Tombstone,
+    victim: usize,
+) -> Verdict {
+    let after = tombstone.since()?;
+    let error = check_err!(found, AllReduceError::Failed(Failure::PeerLost { .. }));
+    check_eq!(error.kind(), Kind::PeerLost);
+    check!(
+        matches!(&error, AllReduceError::Failed(Failure::PeerLost { rank, left: false })
+            if rank.index() == victim),
+        "{error:?}"
+    );
+    check!(after < TOLD_WITHIN, "told {after:?} after the death");
+    // Sticky, and the same on every rank.
+    let again = check_err!(group.check(), Failure::PeerLost { .. });
+    check_eq!(again.to_string(), error.to_string());
+    context.same("failure", &error);
+    Ok(())
+}
+
+/// The survivors let go of everything: no descriptor, mapping, thread or child stays.
+fn check_nothing_left(before: Holdings) -> Verdict {
+    collect();
+    let within =
+        |now: Holdings| now.descriptors <= before.descriptors && now.mappings <= before.mappings;
+    let settled = eventually(|| {
+        collect();
+        Holdings::now().is_ok_and(within)
+    });
+    check!(settled, "held before: {before:?}; held after: {:?}", Holdings::now()?);
+    let children = std::fs::read_to_string("/proc/self/task/self/children")
+        .or_else(|_| {
+            std::fs::read_to_string(format!(
+                "/proc/self/task/{}/children",
+                getpid().as_raw_nonzero()
+            ))
+        })
+        .unwrap_or_default();
+    check_eq!(children.trim(), "", "children");
+    let left: Vec<_> = std::fs::read_dir("/dev/shm")
+        .map(|files| {
+            let names = files.flatten().map(|f| f.file_name().to_string_lossy().into_owned());
+            names.filter(|name| name.contains("symmem")).collect()
+        })
+        .unwrap_or_default();
+    check_eq!(left, Vec::<String>::new(), "files in /dev/shm");
+    Ok(())
+}
+
+/// The victim waits inside an all-reduce for a rank that has not come; then it dies, and that rank
+/// comes.
+fn dies_waiting(context: &Context, victim: usize) -> Verdict {
+    let before = Holdings::of_all_ranks(context)?;
+    {
+        let group = context.group()?;
+        reduce_ones(context, &group)?;
+        let tombstone = Tombstone::new(context, &group, victim)?;
+        let late = usize::from(victim == 0);
+        let x = Tensor::<u32>::zeros(context.device(), &[1000])?;
+        let stream = stream_of(&group)?;
+        context.meet()?;
+        if context.rank() == victim {
+            context.dying();
+            let me = rustix::thread::gettid();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    eventually(|| is_asleep(me));
+                    tombstone.die();
+                });
+                let found = run(group.all_reduce(&x), &stream);
+                Err::<(), _>(TestError::failed(format!("survived SIGKILL: {found:?}")))
+            })?;
+        }
+        if context.rank() == late {
+            // Comes once the victim has died in there.
+            let died = eventually(|| tombstone.since().is_ok());
+            check!(died, "the victim does not die");
+        }
+        let found = run(group.all_reduce(&x), &stream);
+        check_lost(context, &group, found, &tombstone, victim)?;
+    }
+    // The links to the victim, and what the first group made, are gone too.
+    check_nothing_left(before)
+}
+
+fn while_it_waits_for_another(context: &Context) -> Verdict {
+    dies_waiting(context, context.size() - 1)
+}
+
+fn the_first_rank(context: &Context) -> Verdict {
+    dies_waiting(context, 0)
+}
+
+/// The victim dies somewhere in a run of operations of all sizes.
+fn at_any_moment(context: &Context) -> Verdict {
+    let group = context.group()?;
+    let victim = context.size() - 1;
+    let tombstone = Tombstone::new(context, &group, victim)?;
+    let mut random = Random::new(context.seed(), &[]);
+    let pause = Duration::from_micros(random.below(30_000));
+    let x = Tensor::<u32>::zeros(context.device(), &[60_000])?;
+    let stream = stream_of(&group)?;
+    context.meet()?;
+    std::thread::scope(|scope| {
+        if context.rank() == victim {
+            context.dying();
+            let tombstone = &tombstone;
+            scope.spawn(move || {
+                std::thread::sleep(pause);
+                tombstone.die();
+            });
+        }
+        // Far more than fit into the time that the victim lives.
+        for round in 0..1_000_000u32 {
+            let count = [1, 50, 3000, 60_000][random.below(4) as usize];
+            let algorithm = [Algorithm::Auto, Algorithm::OneShot, Algorithm::TwoShot];
+            let algorithm = algorithm[random.below(3) as usize];
+            let part = x.slice(0, count)?;
+            let found = run(group.all_reduce(&part).algorithm(algorithm), &stream);
+            if found.is_err() {
+                context.step(format_args!("round {round} has failed"));
+                return check_lost(context, &group, found, &tombstone, victim);
+            }
+        }
+        Err(TestError::failed("the victim has not died"))
+    })
+}
+
+/// Groups that the victim is not in are as they were, and new ones can be made.
+fn other_groups_go_on_without_it(context: &Context) -> Verdict {
+    let all = context.group()?;
+    let world = context.world()?;
+    let victim = context.size() - 1;
+    let tombstone = Tombstone::new(context, &all, victim)?;
+    let living = || world.ranks().filter(|r| r.index() != victim);
+    let sound = match context.rank() == victim {
+        false => Some(world.subgroup(living()).create(&world.wait())?),
+        true => None,
+    };
+    reduce_ones(context, &all)?;
+    context.meet()?;
+    let Some(sound) = sound else {
+        context.dying();
+        tombstone.die();
+        return Err(TestError::failed("survived SIGKILL"));
+    };
+    let x = Tensor::<u32>::zeros(context.device(), &[1000])?;
+    let found = run(all.all_reduce(&x), &stream_of(&all)?);
+    check_lost(context, &all, found, &tombstone, victim)?;
+    for _ in 0..20 {
+        reduce_ones(context, &sound)?;
+    }
+    sound.check()?;
+    // Its own group has not been used since, and has nothing to report.
+    let fresh = sound.subgroup(sound.ranks()).create(&sound.wait())?;
+    reduce_ones(context, &fresh)?;
+    fresh.check()?;
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! Bad input that one rank finds alone: an error before any effect. Nothing is sent and no epoch
+//! used, so that the right call, made by all afterwards, succeeds.
+
+use symmem_collectives::{Algorithm, AllReduceError, AllReduceOps as _};
+use symmem_hal::types::{BackendKind, Bytes, DType, Layout, ReduceOp};
+use symmem_hal::{Device, Fault as _, Kind, StreamMode};
+use symmem_mem::{Allocation, Tensor, View, ViewError};
+use symmem_sync::Lanes as _;
+
+use super::harness::{Bench, Case, run};
+use crate::runner::{Context, Test, Verdict};
+use crate::{check, check_eq, check_err, test};
+
+pub(super) const TESTS: &[Test] = &[
+    test!(counts_differ),
+    test!(types_differ),
+    test!(input_and_output_overlap),
+    test!(a_view_has_gaps),
+    test!(the_operator_is_not_of_the_type),
+    test!(another_backend),
+    test!(too_much_for_packets),
+    test!(a_view_past_the_end),
+    test!(slices_of_different_lengths).only_on(&[BackendKind::Host]),
+];
+
+/// A bad call on the first rank alone, then a good one on all; and the other way round.
+fn alone(context: &Context, bad: impl Fn(&Bench<'_>) -> Verdict) -> Verdict {
+    let bench = Bench::new(context, context.group()?, 1 << 16)?;
+    for rank in [0, context.size() - 1] {
+        if context.rank() == rank {
+            bad(&bench)?;
+            bad(&bench)?;
+        }
+        bench.group.check()?;
+        for count in [10, 3000] {
+            bench.check_all(Case::new(DType::F32, ReduceOp::Sum, count))?;
+        }
+    }
+    Ok(())
+}
+
+fn tensor(bench: &Bench<'_>, count: u64) -> Result<Tensor<f32>, crate::runner::TestError> {
+    Ok(Tensor::zeros(bench.context.device(), &[count])?)
+}
+
+fn counts_differ(context: &Context) -> Verdict {
+    alone(context, |bench| {
+        let (x, y) = (tensor(bench, 100)?, tensor(bench, 99)?);
+        for (input, output) in [(&x, &y), (&y, &x)] {
+            let found = run(bench.group.all_reduce(input).into(output), &bench.stream);
+            let error = check_err!(found, AllReduceError::Count { .. });
+            check!(
+                matches!(&error, AllReduceError::Count { input: i, output: o }
+                    if (*i, *o) == (input.count(), output.count())),
+                "{error}"
+            );
+            check_eq!(error.kind(), Kind::InvalidArgument);
+        }
+        Ok(())
+    })
+}
+
+fn types_differ(context: &Context) -> Verdict {
+    alone(context, |bench| {
+        let x = tensor(bench, 100)?;
+        let y = Tensor::<i32>::zeros(bench.context.device(), &[100])?;
+        let found = run(bench.group.all_reduce(&x).into(&y), &bench.stream);
+        check_err!(found, AllReduceError::DType { input: DType::F32, output: DType::I32 });
+        Ok(())
+    })
+}
+
+fn input_and_output_overlap(context: &Context) -> Verdict {
+    alone(context, |bench| {
+        let all = tensor(bench, 200)?;
+        for (input, output) in [(0, 1), (1, 0), (0, 99), (99, 0)] {
+            let (x, y) = (all.slice(input, 100)?, all.slice(output, 100)?);
+            let found = run(bench.group.all_reduce(&x).into(&y), &bench.stream);
+            check_err!(found, AllReduceError::Overlap);
+        }
+        check!(all.to_vec()?.iter().all(|v| *v == 0.0), "a refused call wrote");
+        Ok(())
+    })?;
+    // Side by side is no overlap, and the same range is in place.
+    let group = context.group()?;
+    let all = Tensor::<u32>::zeros(context.device(), &[200])?;
+    all.write(&[1u32; 200])?;
+    let stream = crate::suite::sync::stream_of(&group)?;
+    let (x, y) = (all.slice(0, 100)?, all.slice(100, 100)?);
+    run(group.all_reduce(&x).into(&y), &stream)?;
+    run(group.all_reduce(&x).into(&x.clone()), &stream)?;
+    check_eq!(all.to_vec()?, vec![context.size() as u32; 200]);
+    Ok(())
+}
+
+fn a_view_has_gaps(context: &Context) -> Verdict {
+    alone(context, |bench| {
+        let allocation = Allocation::new(bench.context.device(), Bytes::kib(4))?;
+        let layout = Layout::strided(&[10, 10], &[11, 1])?;
+        let gaps = View::new(&allocation, Bytes::ZERO, DType::F32, layout)?;
+        let y = tensor(bench, 100)?;
+        let refused = [
+            run(bench.group.all_reduce(&gaps).into(&y), &bench.stream),
+            run(bench.group.all_reduce(&y).into(&gaps), &bench.stream),
+            run(bench.group.all_reduce(&gaps), &bench.stream),
+        ];
+        for found in refused {
+            let error = check_err!(found, AllReduceError::View(ViewError::NotContiguous { .. }));
+            check_eq!(error.kind(), Kind::InvalidArgument);
+        }
+        Ok(())
+    })
+}
+
+fn the_operator_is_not_of_the_type(context: &Context) -> Verdict {
+    alone(context, |bench| {
+        let x = tensor(bench, 100)?;
+        for op in [ReduceOp::And, ReduceOp::Or, ReduceOp::Xor] {
+            let error = check_err!(
+                run(bench.group.all_reduce(&x).op(op), &bench.stream),
+                AllReduceError::Op(_)
+            );
+            check_eq!(error.kind(), Kind::InvalidArgument);
+            check!(error.to_string().contains(op.name()), "{error}");
+        }
+        Ok(())
+    })
+}
+
+fn another_backend(context: &Context) -> Verdict {
+    alone(context, |bench| {
+        let elsewhere = match bench.context.device() {
+            Device::Host(_) => Device::stub(99),
+            _ => Device::host(),
+        };
+        let mine = tensor(bench, 100)?;
+        let theirs = Tensor::<f32>::zeros(&elsewhere, &[100])?;
+        let stream = elsewhere.stream(StreamMode::Worker)?;
+        let group = &bench.group;
+        for (expected, found) in [
+            ("input", group.all_reduce(&theirs).into(&mine).on(&bench.stream)),
+            ("output", group.all_reduce(&mine).into(&theirs).on(&bench.stream)),
+            ("stream", group.all_reduce(&mine).on(&stream)),
+        ] {
+            let error = check_err!(found, AllReduceError::Backend { .. });
+            check!(
+                matches!(&error, AllReduceError::Backend { what, found, .. }
+                    if *what == expected && *found == elsewhere.kind()),
+                "{error}; expected the {expected}"
+            );
+        }
+        Ok(())
+    })
+}
+
+fn too_much_for_packets(context: &Context) -> Verdict {
+    alone(context, |bench| {
+        let capacity = bench.group.lane()?.layout().packet_capacity();
+        let x = Tensor::<u8>::zeros(bench.context.device(), &[capacity.get() + 1])?;
+        let operation = bench.group.all_reduce(&x).algorithm(Algorithm::Packet);
+        check_err!(operation.chosen(), AllReduceError::TooLargeForPackets { .. });
+        let error =
+            check_err!(run(operation, &bench.stream), AllReduceError::TooLargeForPackets { .. });
+        check!(
+            matches!(&error, AllReduceError::TooLargeForPackets { bytes, capacity: c }
+                if bytes.get() == capacity.get() + 1 && *c == capacity),
+            "{error}"
+        );
+        Ok(())
+    })
+}
+
+fn a_view_past_the_end(context: &Context) -> Verdict {
+    alone(context, |bench| {
+        let x = tensor(bench, 100)?;
+        check_err!(x.slice(1, 100), ViewError::PastEnd { .. });
+        let allocation = Allocation::new(bench.context.device(), Bytes::new(400))?;
+        let past = View::new(&allocation, Bytes::new(4), DType::F32, Layout::flat(100));
+        check_err!(past, ViewError::PastEnd { .. });
+        Ok(())
+    })
+}
+
+fn slices_of_different_lengths(context: &Context) -> Verdict {
+    alone(context, |bench| {
+        let mut output = [7i32; 9];
+        let found = bench.group.all_reduce_slice(&[1i32; 10], &mut output, ReduceOp::Sum);
+        check_err!(found, AllReduceError::Count { input: 10, output: 9 });
+        let found = bench.group.all_reduce_in_place(&mut [1f32; 10], ReduceOp::And);
+        check_err!(found, AllReduceError::Op(_));
+        check_eq!(output, [7; 9]);
+        Ok(())
+    })
+}

@@ -1,0 +1,33 @@
+//! The collectives layer.
+
+mod concurrency;
+mod epochs;
+mod failing;
+mod harness;
+mod killed;
+mod local_errors;
+mod mismatches;
+mod offsets;
+mod sizes;
+mod stub;
+mod values;
+
+use crate::runner::Test;
+
+/// The tests of the layer.
+#[must_use]
+pub fn tests() -> Vec<Test> {
+    [
+        values::TESTS,
+        sizes::TESTS,
+        offsets::TESTS,
+        epochs::TESTS,
+        concurrency::TESTS,
+        stub::TESTS,
+        local_errors::TESTS,
+        mismatches::TESTS,
+        failing::TESTS,
+        killed::TESTS,
+    ]
+    .concat()
+}

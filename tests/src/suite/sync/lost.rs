@@ -1,0 +1,117 @@
+//! Signals and barriers with ranks that are gone.
+
+use std::time::Instant;
+
+use symmem_hal::types::RankSet;
+use symmem_hal::{Fault as _, Kind};
+use symmem_mem::Group;
+use symmem_mem::launch::Threads;
+use symmem_sync::{Channel, SignalError, Signals as _};
+
+use super::{Bench, settle};
+use crate::runner::{Context, Mode, PATIENT, Test, TestError, Verdict, options};
+use crate::{check, check_eq, check_err, test};
+
+pub(super) const TESTS: &[Test] = &[
+    test!(a_wait_for_a_rank_that_left_ends).at_least(2),
+    test!(a_wait_for_a_process_that_died_ends).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
+    test!(a_wait_for_a_thread_that_panicked_ends).local(),
+];
+
+/// A signal from a rank that is gone does not come; one that it sent before does.
+fn check_ends(group: &Group, gone: usize, channel: u32) -> Verdict {
+    let bench = Bench::new(group.clone())?;
+    let sender = group.rank_at(gone)?;
+    let since = Instant::now();
+    // Sent before the end: found, however late it is looked for.
+    bench.wait(sender, channel)?;
+    for (channel, signal) in [
+        (channel, group.wait_signal(sender, Channel(channel))),
+        (channel + 1, group.barrier(Channel(channel + 1))),
+    ] {
+        let found = settle(signal.wait(&PATIENT), &bench.stream);
+        let error = check_err!(found, SignalError::PeerLost { .. });
+        check!(
+            matches!(&error, SignalError::PeerLost { channel: c, rank }
+                if c.0 == channel && *rank == sender),
+            "{error}"
+        );
+        check_eq!(error.kind(), Kind::PeerLost);
+        check_eq!(error.ranks(), RankSet::one(gone));
+    }
+    check!(since.elapsed() < PATIENT.duration(), "ended by the deadline only");
+    Ok(())
+}
+
+/// The rank that is about to go signals every other.
+fn say_goodbye(group: &Group, channel: u32) -> Verdict {
+    let bench = Bench::new(group.clone())?;
+    for peer in group.ranks().filter(|r| *r != group.rank()) {
+        bench.put(peer, channel)?;
+    }
+    Ok(())
+}
+
+fn a_wait_for_a_rank_that_left_ends(context: &Context) -> Verdict {
+    let group = context.group()?;
+    let last = context.size() - 1;
+    // Every rank has its lanes before one goes.
+    Bench::new(group.clone())?.barrier(0)?;
+    if context.rank() == last {
+        say_goodbye(&group, 3)?;
+        group.leave();
+        let error = check_err!(group.barrier(Channel(0)).run(), SignalError::Failed(_));
+        check_eq!(error.kind(), Kind::Stale);
+    } else {
+        check_ends(&group, last, 3)?;
+    }
+    context.meet()
+}
+
+fn a_wait_for_a_process_that_died_ends(context: &Context) -> Verdict {
+    let group = context.group()?;
+    let last = context.size() - 1;
+    Bench::new(group.clone())?.barrier(0)?;
+    if context.rank() == last {
+        say_goodbye(&group, 3)?;
+        context.dying();
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)?;
+        return Err(TestError::failed("survived SIGKILL"));
+    }
+    check_ends(&group, last, 3)
+}
+
+/// What a test throws to end a rank: not printed as a panic is.
+struct Thrown;
+
+fn a_wait_for_a_thread_that_panicked_ends(context: &Context) -> Verdict {
+    const RANKS: usize = 3;
+    let ends = std::sync::Mutex::new(Vec::new());
+    let devices = (0..RANKS).map(|_| context.device().clone()).collect();
+    let ranks = Threads::new(RANKS).options(options(RANKS)).devices(devices);
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        ranks.run(|group| {
+            let end = || -> Verdict {
+                Bench::new(group.clone())?.barrier(0)?;
+                if group.rank().index() != 1 {
+                    return check_ends(&group, 1, 3);
+                }
+                say_goodbye(&group, 3)
+            };
+            let ended = end();
+            if let Ok(mut ends) = ends.lock() {
+                ends.push(ended);
+            }
+            if group.rank().index() == 1 {
+                std::panic::resume_unwind(Box::new(Thrown));
+            }
+        })
+    }));
+    check!(
+        panic.is_err_and(|thrown| thrown.is::<Thrown>()),
+        "the rank's panic was not resumed once the others had returned"
+    );
+    let ends = ends.into_inner().map_err(|_| TestError::failed("a rank panicked elsewhere"))?;
+    check_eq!(ends.len(), RANKS);
+    ends.into_iter().collect()
+}
