@@ -5,6 +5,7 @@ use crate::event::Event;
 use crate::fault::{Fault, Kind};
 use crate::memory::{AllocError, ImportError, Memory, Shareable};
 use crate::module::{KernelSet, LoadError, Module};
+use crate::shm::Segment;
 use crate::stream::{Stream, StreamMode};
 use crate::types::{BackendKind, Bytes, DeviceUuid};
 use crate::{host, stub};
@@ -115,6 +116,20 @@ impl Device {
         Ok(match self {
             Device::Host(d) => Memory::Host(d.allocate(bytes)?.into()),
             Device::Stub(d) => Memory::Stub(d.allocate(bytes)?.into()),
+        })
+    }
+
+    /// Allocates zeroed memory that only this process uses, for tables that kernels read. Holds no
+    /// descriptor, and cannot be exported.
+    ///
+    /// # Errors
+    ///
+    /// As [`allocate`](Self::allocate).
+    pub fn allocate_private(&self, bytes: Bytes) -> Result<Memory, AllocError> {
+        let segment = Segment::create_private(bytes)?;
+        Ok(match self {
+            Device::Host(_) => Memory::Host(host::Memory::new(segment).into()),
+            Device::Stub(_) => Memory::Stub(stub::Memory::new(segment).into()),
         })
     }
 

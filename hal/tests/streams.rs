@@ -2,6 +2,7 @@
 #![allow(
     unsafe_code,
     clippy::unwrap_used,
+    clippy::panic,
     reason = "tests launch kernels; a failed set-up fails the test"
 )]
 

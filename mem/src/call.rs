@@ -46,7 +46,12 @@ pub struct Signature(pub u64);
 impl Signature {
     /// A signature of these leading fields; `rest` feeds the hash.
     #[must_use]
-    pub fn new(operation: Operation, dtype: Option<DType>, op: Option<ReduceOp>, rest: &[u64]) -> Self {
+    pub fn new(
+        operation: Operation,
+        dtype: Option<DType>,
+        op: Option<ReduceOp>,
+        rest: &[u64],
+    ) -> Self {
         let lead = u64::from(operation as u8) << 56
             | u64::from(dtype.map_or(0, DType::code) & 0xf) << 52
             | u64::from(op.map_or(0, ReduceOp::code) & 0xf) << 48;
@@ -96,7 +101,8 @@ mod tests {
 
     #[test]
     fn every_field_counts() {
-        let base = Signature::new(Operation::AllReduce, Some(DType::F32), Some(ReduceOp::Sum), &[10, 0]);
+        let base =
+            Signature::new(Operation::AllReduce, Some(DType::F32), Some(ReduceOp::Sum), &[10, 0]);
         let others = [
             Signature::new(Operation::AllReduce, Some(DType::BF16), Some(ReduceOp::Sum), &[10, 0]),
             Signature::new(Operation::AllReduce, Some(DType::F32), Some(ReduceOp::Max), &[10, 0]),

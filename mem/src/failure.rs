@@ -1,7 +1,5 @@
 //! What a group failed of.
 
-use std::time::Duration;
-
 use symmem_hal::types::{Rank, RankSet};
 use symmem_hal::{Fault, Kind};
 
@@ -15,16 +13,16 @@ use crate::call::{Operation, Signature};
 #[non_exhaustive]
 pub enum Failure {
     /// Ranks did not come to an operation in time.
-    #[error("{operation:?} (epoch {epoch}): ranks {ranks} did not come within {allowed:?}; they are alive but late, stuck, or in another call")]
+    #[error("{}, epoch {epoch}: ranks {ranks} did not come before the deadline of rank {reporter}; they are alive but late, stuck, or in another call", operation.map_or("operation", Operation::name))]
     TimedOut {
-        /// The operation that gave up.
-        operation: Operation,
+        /// The operation that gave up; `None` where it was of a kind this release does not know.
+        operation: Option<Operation>,
         /// Its epoch on its lane.
         epoch: u32,
         /// Who was missing.
         ranks: RankSet,
-        /// The deadline of the rank that gave up.
-        allowed: Duration,
+        /// The rank whose deadline was over first.
+        reporter: Rank,
     },
     /// A rank is gone: its process or thread ended without leaving, or it left before an operation
     /// that needs it.
@@ -36,7 +34,10 @@ pub enum Failure {
         left: bool,
     },
     /// Two ranks issued different calls, in another order, or on other memory.
-    #[error("rank {rank} issued another call than this rank (epoch {epoch}): mine {mine}, theirs {theirs}{}", differs(mine, theirs))]
+    #[error(
+        "rank {rank} issued another call than this rank (epoch {epoch}): mine {mine}, theirs {theirs}{}",
+        differs(mine, theirs)
+    )]
     CallMismatch {
         /// Whose call differs.
         rank: Rank,
@@ -48,7 +49,9 @@ pub enum Failure {
         theirs: Signature,
     },
     /// Two operations ran at once on one lane.
-    #[error("two operations ran at once on lane {lane}: order them, or give each a lane of its own")]
+    #[error(
+        "two operations ran at once on lane {lane}: order them, or give each a lane of its own"
+    )]
     LaneBusy {
         /// The lane.
         lane: u32,
@@ -57,10 +60,10 @@ pub enum Failure {
     #[error("a graph was replayed after its lane had closed: capture it again on the new group")]
     StaleGraph,
     /// A rank's caller ended the wait of an operation.
-    #[error("{operation:?} (epoch {epoch}) was cancelled by rank {rank}'s caller")]
+    #[error("{}, epoch {epoch}: cancelled by the caller of rank {rank}", operation.map_or("operation", Operation::name))]
     Cancelled {
         /// The operation.
-        operation: Operation,
+        operation: Option<Operation>,
         /// Its epoch on its lane.
         epoch: u32,
         /// Whose caller.
@@ -73,7 +76,9 @@ pub enum Failure {
     #[error("this rank has left the group")]
     Left,
     /// The process was forked after the group was made; the child has no part in it.
-    #[error("this process is a fork of a member and is no member itself: make the group after fork, or exec")]
+    #[error(
+        "this process is a fork of a member and is no member itself: make the group after fork, or exec"
+    )]
     Forked,
     /// The group went on without this rank.
     #[error("the group recovered without this rank (generation {generation})")]
@@ -109,7 +114,9 @@ impl Fault for Failure {
             Failure::Cancelled { .. } => Kind::Cancelled,
             Failure::Device(_) => Kind::Device,
             Failure::StoreLost(_) => Kind::System,
-            Failure::StaleGraph | Failure::Left | Failure::Forked | Failure::Excluded { .. } => Kind::Stale,
+            Failure::StaleGraph | Failure::Left | Failure::Forked | Failure::Excluded { .. } => {
+                Kind::Stale
+            }
         }
     }
 

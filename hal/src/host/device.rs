@@ -65,11 +65,11 @@ impl DeviceOps for Device {
     }
 
     fn allocate(&self, bytes: Bytes) -> Result<Memory, AllocError> {
-        Ok(Memory(Segment::create(bytes)?))
+        Ok(Memory::new(Segment::create(bytes)?))
     }
 
     fn import(&self, shared: Shareable, bytes: Bytes) -> Result<Memory, ImportError> {
-        Ok(Memory(import_segment(shared, bytes)?))
+        Ok(Memory::new(import_segment(shared, bytes)?))
     }
 
     fn stream(&self, mode: StreamMode) -> Result<Stream, DeviceError> {

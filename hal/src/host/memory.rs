@@ -8,7 +8,13 @@ use crate::types::Bytes;
 
 /// A mapped segment of this machine's memory.
 #[derive(Debug)]
-pub struct Memory(pub(super) Segment);
+pub struct Memory(Segment);
+
+impl Memory {
+    pub(crate) fn new(segment: Segment) -> Self {
+        Memory(segment)
+    }
+}
 
 impl MemoryOps for Memory {
     fn base(&self) -> DevicePtr {

@@ -116,6 +116,17 @@ impl Segment {
         Ok(segment)
     }
 
+    /// As [`create`](Self::create), without a descriptor: the segment cannot be exported.
+    ///
+    /// # Errors
+    ///
+    /// As [`create`](Self::create).
+    pub fn create_private(bytes: Bytes) -> Result<Self, SegmentError> {
+        let mut segment = Self::create(bytes)?;
+        segment.fd = None;
+        Ok(segment)
+    }
+
     /// Maps a segment that a peer created and sent.
     ///
     /// # Errors

@@ -44,7 +44,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    pub(super) fn new(segment: Segment) -> Self {
+    pub(crate) fn new(segment: Segment) -> Self {
         let size = segment.bytes().0;
         // 256-byte aligned, as device allocations are.
         let span = (size + GAP).next_multiple_of(256);

@@ -9,7 +9,6 @@ use crate::{Fault, Kind};
 ///
 /// The discriminants travel between ranks and never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 #[repr(u8)]
 pub enum ReduceOp {
     /// The sum. Integers wrap.

@@ -35,7 +35,14 @@ pub(crate) enum Frame {
     Welcome { proof: [u8; 32] },
     /// Member to leader, with the part's descriptor if it has one. `linked` are the global ranks to
     /// which the member has a link.
-    Come { key: RoundKey, members: Vec<u32>, me: u32, millis: u64, linked: Vec<u32>, payload: Vec<u8> },
+    Come {
+        key: RoundKey,
+        members: Vec<u32>,
+        me: u32,
+        millis: u64,
+        linked: Vec<u32>,
+        payload: Vec<u8>,
+    },
     /// Leader to member: another member's part, with its descriptor.
     Part { index: u32, payload: Vec<u8> },
     /// Leader to member: one end of a new link to a member, and that member's process.
@@ -70,7 +77,8 @@ pub(crate) fn send(
         return Err(rustix::io::Errno::MSGSIZE);
     }
     // A peer that is gone is an error here, not a signal that kills the process.
-    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    let sent =
+        rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
     if sent == bytes.len() { Ok(()) } else { Err(rustix::io::Errno::MSGSIZE) }
 }
 

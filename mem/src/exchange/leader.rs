@@ -42,10 +42,17 @@ pub(crate) struct Leader {
 
 impl Leader {
     /// Starts to lead on a bound, listening socket.
-    pub(crate) fn start(listener: OwnedFd, token: Token, is_lost: IsLost) -> Result<Self, ExchangeError> {
+    pub(crate) fn start(
+        listener: OwnedFd,
+        token: Token,
+        is_lost: IsLost,
+    ) -> Result<Self, ExchangeError> {
         let bell = Arc::new(
-            eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
-                .map_err(|e| ExchangeError::system("eventfd", e))?,
+            eventfd(
+                0,
+                rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
+            )
+            .map_err(|e| ExchangeError::system("eventfd", e))?,
         );
         let stop = Arc::new(AtomicBool::new(false));
         let mut desk = Desk {
@@ -95,8 +102,11 @@ struct Client {
     socket: OwnedFd,
     process: Pid,
     state: State,
-    out: VecDeque<(Arc<[u8]>, Vec<Arc<OwnedFd>>)>,
+    out: VecDeque<Outgoing>,
 }
+
+/// A frame and the descriptors beside it.
+type Outgoing = (Arc<[u8]>, Vec<Arc<OwnedFd>>);
 
 enum State {
     /// Challenged with this nonce, at this time.
@@ -170,7 +180,10 @@ impl Desk {
             Err(e) => return Err(e),
         }
         let of = |flags: PollFlags| {
-            ids.iter().zip(&fds[2..]).filter(move |(_, fd)| fd.revents().intersects(flags)).map(|(id, _)| *id)
+            ids.iter()
+                .zip(&fds[2..])
+                .filter(move |(_, fd)| fd.revents().intersects(flags))
+                .map(|(id, _)| *id)
         };
         Ok(Ready {
             listener: fds[1].revents().contains(PollFlags::IN),
@@ -200,14 +213,18 @@ impl Desk {
             // Another user's process is no member, whatever it knows.
             let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else { continue };
             if peer.uid != rustix::process::geteuid() {
-                tracing::warn!(uid = peer.uid.as_raw(), "a process of another user was turned away");
+                tracing::warn!(
+                    uid = peer.uid.as_raw(),
+                    "a process of another user was turned away"
+                );
                 continue;
             }
             let Ok(nonce) = random::<16>() else { continue };
             let id = self.next;
             self.next += 1;
             let state = State::Greeting { nonce, since: Instant::now() };
-            self.clients.insert(id, Client { socket, process: peer.pid, state, out: VecDeque::new() });
+            self.clients
+                .insert(id, Client { socket, process: peer.pid, state, out: VecDeque::new() });
             self.send(id, &Frame::Challenge { version: WIRE_VERSION, nonce }, Vec::new());
         }
     }
@@ -244,7 +261,12 @@ impl Desk {
             }
             (Frame::Come { key, members, me, millis, linked, payload }, State::Known) => {
                 client.state = State::Come { key };
-                let member = Member { client: id, payload, handle: fds.into_iter().next().map(Arc::new), linked };
+                let member = Member {
+                    client: id,
+                    payload,
+                    handle: fds.into_iter().next().map(Arc::new),
+                    linked,
+                };
                 self.come(key, members, me, Duration::from_millis(millis), member)
             }
             (Frame::Cancel, State::Come { key }) => {
@@ -300,7 +322,9 @@ impl Desk {
         let all: Vec<Member> = meeting.come.into_iter().flatten().collect();
         for (index, part) in all.iter().enumerate() {
             let index = u32::try_from(index).unwrap_or(u32::MAX);
-            let Ok(bytes) = (Frame::Part { index, payload: part.payload.clone() }).encode() else { continue };
+            let Ok(bytes) = (Frame::Part { index, payload: part.payload.clone() }).encode() else {
+                continue;
+            };
             let bytes: Arc<[u8]> = bytes.into();
             for to in &all {
                 let own = to.client == part.client;
@@ -343,11 +367,16 @@ impl Desk {
             // The process itself, as far as this kernel and sandbox can name it: a second witness
             // of its end, for when a stray copy of the link stays open somewhere.
             if let Some(client) = self.clients.get(&other.client)
-                && let Ok(process) = rustix::process::pidfd_open(client.process, PidfdFlags::empty())
+                && let Ok(process) =
+                    rustix::process::pidfd_open(client.process, PidfdFlags::empty())
             {
                 fds.push(Arc::new(process));
             }
-            self.send(to.client, &Frame::Link { index: u32::try_from(index).unwrap_or(u32::MAX) }, fds);
+            self.send(
+                to.client,
+                &Frame::Link { index: u32::try_from(index).unwrap_or(u32::MAX) },
+                fds,
+            );
         }
         Ok(())
     }
@@ -395,7 +424,8 @@ impl Desk {
         let Some(client) = self.clients.remove(&id) else { return };
         let State::Come { key } = client.state else { return };
         let rank = self.rounds.get_mut(&key).and_then(|meeting| {
-            let place = meeting.come.iter().position(|m| m.as_ref().is_some_and(|m| m.client == id))?;
+            let place =
+                meeting.come.iter().position(|m| m.as_ref().is_some_and(|m| m.client == id))?;
             meeting.come[place] = None;
             Some(place as u32)
         });

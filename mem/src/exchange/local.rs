@@ -89,7 +89,9 @@ impl Exchange for LocalExchange {
                 return Err(ExchangeError::system("meeting", "forgotten"));
             };
             if meeting.failed.is_none() && meeting.come < members.len() {
-                let missing = || meeting.parts.iter().enumerate().filter(|(_, p)| p.is_none()).map(|(i, _)| i);
+                let missing = || {
+                    meeting.parts.iter().enumerate().filter(|(_, p)| p.is_none()).map(|(i, _)| i)
+                };
                 let ended = missing().find(|i| lost.get(members[*i] as usize) == Some(&true));
                 meeting.failed = if let Some(rank) = ended {
                     Some(ExchangeError::Lost { rank: index(rank) })
@@ -97,7 +99,11 @@ impl Exchange for LocalExchange {
                     Some(ExchangeError::Cancelled)
                 } else if Instant::now() >= deadline {
                     let missing = missing().map(index).collect();
-                    Some(ExchangeError::Missing { missing, allowed: wait.duration(), hosts: Vec::new() })
+                    Some(ExchangeError::Missing {
+                        missing,
+                        allowed: wait.duration(),
+                        hosts: Vec::new(),
+                    })
                 } else {
                     None
                 };
@@ -109,7 +115,9 @@ impl Exchange for LocalExchange {
             }
             let answer = match &meeting.failed {
                 Some(error) => Err(error.clone()),
-                None => Ok(meeting.parts.iter().enumerate().map(|(i, p)| share(p, i == me)).collect()),
+                None => {
+                    Ok(meeting.parts.iter().enumerate().map(|(i, p)| share(p, i == me)).collect())
+                }
             };
             meeting.answered += 1;
             if meeting.answered == members.len() {
@@ -158,7 +166,8 @@ mod tests {
                 let exchange = LocalExchange { hub: hub.clone() };
                 s.spawn(move || {
                     for n in 0..50 {
-                        let parts = exchange.gather(round(&members, me, n), &Wait::seconds(20)).unwrap();
+                        let parts =
+                            exchange.gather(round(&members, me, n), &Wait::seconds(20)).unwrap();
                         let all: Vec<_> = parts.iter().map(|p| p.payload.clone()).collect();
                         assert_eq!(all, [[0, n as u8], [1, n as u8], [2, n as u8]]);
                     }
@@ -172,7 +181,8 @@ mod tests {
     fn a_missing_rank_is_named_on_every_rank_even_on_the_late_one() {
         let hub = Arc::new(Hub::new(3));
         let members = [0, 1, 2];
-        let gather = |me, wait| LocalExchange { hub: hub.clone() }.gather(round(&members, me, 0), &wait);
+        let gather =
+            |me, wait| LocalExchange { hub: hub.clone() }.gather(round(&members, me, 0), &wait);
         let expected = |e: &ExchangeError| matches!(e, ExchangeError::Missing { missing, .. } if *missing == [1]);
         std::thread::scope(|s| {
             let patient = s.spawn(|| gather(0, Wait::seconds(20)));
@@ -188,7 +198,9 @@ mod tests {
         let hub = Arc::new(Hub::new(2));
         let members = [0, 1];
         std::thread::scope(|s| {
-            let waiting = s.spawn(|| LocalExchange { hub: hub.clone() }.gather(round(&members, 0, 0), &Wait::seconds(60)));
+            let waiting = s.spawn(|| {
+                LocalExchange { hub: hub.clone() }.gather(round(&members, 0, 0), &Wait::seconds(60))
+            });
             while hub.state.lock().rounds.is_empty() {
                 std::thread::yield_now();
             }

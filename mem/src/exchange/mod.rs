@@ -5,15 +5,17 @@
 //! implementations: [`local`] for ranks that are threads of one process, [`unix`] for processes of
 //! one host.
 
+pub(crate) mod frame;
+pub(crate) mod leader;
 pub(crate) mod local;
+pub(crate) mod token;
 pub(crate) mod unix;
 
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use symmem_hal::types::RankSet;
-use symmem_hal::{Fault, Kind, Memory, Wait};
+use symmem_hal::{Fault, Kind, Memory, Shareable, Wait};
 
 /// Names one round. Members that disagree about which round they are in never meet; what they
 /// disagree about travels inside, so the sequence number is all that counts them.
@@ -28,7 +30,7 @@ pub(crate) struct RoundKey {
 #[derive(Debug)]
 pub(crate) enum Handle {
     /// To another process.
-    Fd(OwnedFd),
+    Shared(Shareable),
     /// To another thread: the mapping itself, since one process maps memory once.
     Local(Memory),
 }
@@ -54,7 +56,7 @@ pub(crate) struct Round<'a> {
 #[non_exhaustive]
 pub enum ExchangeError {
     /// Members did not come in time.
-    #[error("ranks {} did not come within {allowed:?}{}", set(missing), hosts(hosts))]
+    #[error("ranks {} did not come within {allowed:?}{}", set(missing), other_hosts(hosts))]
     Missing {
         /// Group indices of those who did not come.
         missing: Vec<u32>,
@@ -103,7 +105,7 @@ fn set(indices: &[u32]) -> RankSet {
     indices.iter().map(|i| *i as usize).collect()
 }
 
-fn hosts(hosts: &[String]) -> String {
+fn other_hosts(hosts: &[String]) -> String {
     if hosts.len() < 2 {
         return String::new();
     }
@@ -135,7 +137,9 @@ impl Fault for ExchangeError {
     fn ranks(&self) -> RankSet {
         match self {
             ExchangeError::Missing { missing, .. } => set(missing),
-            ExchangeError::Lost { rank } | ExchangeError::Duplicate { rank } => RankSet::one(*rank as usize),
+            ExchangeError::Lost { rank } | ExchangeError::Duplicate { rank } => {
+                RankSet::one(*rank as usize)
+            }
             _ => RankSet::new(),
         }
     }

@@ -65,7 +65,13 @@ impl Token {
     }
 
     /// Whether the other side's proof holds.
-    pub(crate) fn verify(&self, side: Side, leader: &[u8; 16], member: &[u8; 16], proof: &[u8; 32]) -> bool {
+    pub(crate) fn verify(
+        &self,
+        side: Side,
+        leader: &[u8; 16],
+        member: &[u8; 16],
+        proof: &[u8; 32],
+    ) -> bool {
         self.mac(side, leader, member).is_some_and(|mac| mac.verify_slice(proof).is_ok())
     }
 }
@@ -84,6 +90,14 @@ pub(crate) fn meeting_name(run: &str, generation: u32) -> String {
     hash.update(run.as_bytes());
     hash.update(generation.to_le_bytes());
     format!("symmem-{}", hex(&hash.finalize()[..16]))
+}
+
+/// A run's name where its launcher gave none: made of the token, from which it says nothing.
+pub(crate) fn run_name(token: &Token) -> String {
+    let mut hash = Sha256::new();
+    hash.update(b"symmem run");
+    hash.update(token.0);
+    format!("run-{}", hex(&hash.finalize()[..8]))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use symmem_hal::Wait;
+use symmem_hal::{Shareable, Wait};
 
 use super::frame::{self, Frame, MAX_FRAME, WIRE_VERSION};
 use super::leader::Leader;
@@ -65,7 +65,13 @@ impl From<ExchangeError> for Attempt {
 }
 
 impl UnixExchange {
-    pub(crate) fn new(run: String, generation: u32, token: Token, links: Arc<Links>, on_lead: OnLead) -> Self {
+    pub(crate) fn new(
+        run: String,
+        generation: u32,
+        token: Token,
+        links: Arc<Links>,
+        on_lead: OnLead,
+    ) -> Self {
         UnixExchange { run, generation, token, links, leader: Mutex::new(None), on_lead }
     }
 
@@ -80,7 +86,11 @@ impl UnixExchange {
         }
         rustix::net::listen(&socket, 4096).map_err(|e| ExchangeError::system("listen", e))?;
         let links = self.links.clone();
-        *leader = Some(Leader::start(socket, self.token.clone(), Arc::new(move |rank| links.is_lost(rank)))?);
+        *leader = Some(Leader::start(
+            socket,
+            self.token.clone(),
+            Arc::new(move |rank| links.is_lost(rank)),
+        )?);
         drop(leader);
         (self.on_lead.announce)();
         Ok(())
@@ -117,7 +127,9 @@ impl UnixExchange {
 
     fn attempt(&self, round: &Round<'_>, bound: &Bound<'_>) -> Result<Vec<Part>, Attempt> {
         let mut line = Line { socket: self.connect(bound)?, buffer: vec![0; MAX_FRAME] };
-        let Frame::Challenge { version, nonce: leader } = line.receive(bound)?.0 else { return Err(out_of_turn()) };
+        let Frame::Challenge { version, nonce: leader } = line.receive(bound)?.0 else {
+            return Err(out_of_turn());
+        };
         if version != WIRE_VERSION {
             return Err(Attempt::Over(ExchangeError::Refused(format!(
                 "the leader speaks wire version {version}, this rank {WIRE_VERSION}: ranks run different releases of symmem"
@@ -128,7 +140,8 @@ impl UnixExchange {
         line.send(&Frame::Hello { nonce, proof }, None, bound)?;
         match line.receive(bound)?.0 {
             // Before this holds, nothing of ours has been given away.
-            Frame::Welcome { proof } if self.token.verify(Side::Leader, &leader, &nonce, &proof) => {}
+            Frame::Welcome { proof }
+                if self.token.verify(Side::Leader, &leader, &nonce, &proof) => {}
             Frame::Failed(error) => return Err(Attempt::Over(error)),
             _ => {
                 return Err(Attempt::Over(ExchangeError::Refused(
@@ -145,8 +158,9 @@ impl UnixExchange {
             payload: round.part.payload.clone(),
         };
         let handle = match &round.part.handle {
-            Some(Handle::Fd(fd)) => Some(fd),
-            _ => None,
+            Some(Handle::Shared(Shareable::Fd(fd))) => Some(fd),
+            // A mapping of this process means nothing to another.
+            Some(_) | None => None,
         };
         line.send(&come, handle, bound)?;
         let mut parts: Vec<Part> = round.members.iter().map(|_| Part::default()).collect();
@@ -155,7 +169,10 @@ impl UnixExchange {
             match frame {
                 Frame::Part { index, payload } => {
                     let part = parts.get_mut(index as usize).ok_or_else(out_of_turn)?;
-                    *part = Part { payload, handle: fds.pop().map(Handle::Fd) };
+                    *part = Part {
+                        payload,
+                        handle: fds.pop().map(|fd| Handle::Shared(Shareable::Fd(fd))),
+                    };
                 }
                 Frame::Link { index } => {
                     let peer = *round.members.get(index as usize).ok_or_else(out_of_turn)?;
@@ -234,7 +251,12 @@ struct Line {
 }
 
 impl Line {
-    fn send(&mut self, frame: &Frame, handle: Option<&OwnedFd>, bound: &Bound<'_>) -> Result<(), Attempt> {
+    fn send(
+        &mut self,
+        frame: &Frame,
+        handle: Option<&OwnedFd>,
+        bound: &Bound<'_>,
+    ) -> Result<(), Attempt> {
         let bytes = frame.encode()?;
         let handle: Vec<_> = handle.into_iter().map(std::os::fd::AsFd::as_fd).collect();
         loop {

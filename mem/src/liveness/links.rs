@@ -70,7 +70,12 @@ impl Links {
     }
 
     /// Adds a link to a peer and, if there is one, a descriptor of its process.
-    pub(crate) fn add(&self, peer: u32, socket: OwnedFd, process: Option<OwnedFd>) -> Result<(), ExchangeError> {
+    pub(crate) fn add(
+        &self,
+        peer: u32,
+        socket: OwnedFd,
+        process: Option<OwnedFd>,
+    ) -> Result<(), ExchangeError> {
         let link = Link {
             socket: Arc::new(LinkFd::new(socket)),
             process: process.map(|fd| Arc::new(LinkFd::new(fd))),
@@ -104,7 +109,9 @@ impl Drop for Links {
 impl Voice for Links {
     fn send(&self, to: u32, message: Message) {
         let mut state = self.inner.state.lock();
-        let Some(link) = state.links.get_mut(&to).and_then(|links| links.first_mut()) else { return };
+        let Some(link) = state.links.get_mut(&to).and_then(|links| links.first_mut()) else {
+            return;
+        };
         link.out.push_back(message);
         if !link.flush() {
             drop(state);
@@ -152,39 +159,58 @@ fn watch(inner: &Arc<Inner>) {
     }
 }
 
+/// What the watcher polls of one link.
+struct Watched {
+    peer: u32,
+    socket: Arc<LinkFd>,
+    process: Option<Arc<LinkFd>>,
+    pending: bool,
+}
+
+/// All links as they are now; `None` once the watcher is to end.
+fn snapshot(inner: &Inner) -> Option<Vec<Watched>> {
+    let state = inner.state.lock();
+    let watch = |peer: u32, link: &Link| Watched {
+        peer,
+        socket: link.socket.clone(),
+        process: link.process.clone(),
+        pending: !link.out.is_empty(),
+    };
+    let all =
+        state.links.iter().flat_map(|(peer, links)| links.iter().map(move |l| watch(*peer, l)));
+    (!state.stop).then(|| all.collect())
+}
+
 fn watch_loop(inner: &Arc<Inner>) {
     let Some(bell) = inner.bell.as_fd() else { return };
     loop {
-        let watched: Vec<(u32, Arc<LinkFd>, Option<Arc<LinkFd>>, bool)> = {
-            let state = inner.state.lock();
-            if state.stop {
-                return;
-            }
-            let all = state.links.iter().flat_map(|(peer, links)| links.iter().map(move |l| (*peer, l)));
-            all.map(|(peer, l)| (peer, l.socket.clone(), l.process.clone(), !l.out.is_empty())).collect()
-        };
+        let Some(watched) = snapshot(inner) else { return };
         let mut fds = vec![PollFd::new(bell, PollFlags::IN)];
-        for (_, socket, process, pending) in &watched {
+        for Watched { socket, process, pending, .. } in &watched {
             let events = if *pending { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
             let process = process.as_ref().and_then(|p| p.as_fd());
             let Some(socket) = socket.as_fd() else { continue };
             fds.push(PollFd::new(socket, events));
             // A peer without a process descriptor gets its socket polled twice instead.
-            fds.push(PollFd::new(process.unwrap_or(socket), if process.is_some() { PollFlags::IN } else { PollFlags::empty() }));
+            fds.push(PollFd::new(
+                process.unwrap_or(socket),
+                if process.is_some() { PollFlags::IN } else { PollFlags::empty() },
+            ));
         }
         match poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(e) => {
                 tracing::error!(error = %e, "the watcher cannot poll; every peer counts as lost");
-                watched.iter().for_each(|(peer, ..)| inner.register.lost(*peer));
+                watched.iter().for_each(|w| inner.register.lost(w.peer));
                 return;
             }
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
         let _ = rustix::io::read(bell, &mut [0u8; 8]);
-        for (i, (peer, socket, process, pending)) in watched.iter().enumerate() {
-            let (link_ready, process_ready) = (ready[1 + 2 * i], process.is_some() && ready[2 + 2 * i]);
+        for (i, Watched { peer, socket, process, pending }) in watched.iter().enumerate() {
+            let (link_ready, process_ready) =
+                (ready[1 + 2 * i], process.is_some() && ready[2 + 2 * i]);
             if *pending && let Some(links) = inner.state.lock().links.get_mut(peer) {
                 links.iter_mut().for_each(|link| {
                     link.flush();

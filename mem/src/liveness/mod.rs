@@ -52,9 +52,13 @@ impl Register {
 
     /// A rank has ended without a word: lost to every group that has it.
     pub(crate) fn lost(&self, global: u32) {
-        self.each(|g| g.members.contains(&global), global, |_, index, status| {
-            status.mark(index, Gone::Lost);
-        });
+        self.each(
+            |g| g.members.contains(&global),
+            global,
+            |_, index, status| {
+                status.mark(index, Gone::Lost);
+            },
+        );
         retire::forget_rank(|scope| {
             let groups = self.groups.lock();
             let entry = groups.iter().find(|g| g.scope == scope)?;
@@ -64,17 +68,22 @@ impl Register {
 
     pub(crate) fn receive(&self, from: u32, message: Message) {
         match message {
-            Message::Leave { group } => self.each(|g| g.id == group, from, |scope, index, status| {
-                status.mark(index, Gone::Left);
-                retire::forget_member(scope, index);
-            }),
+            Message::Leave { group } => self.each(
+                |g| g.id == group,
+                from,
+                |scope, index, status| {
+                    status.mark(index, Gone::Left);
+                    retire::forget_member(scope, index);
+                },
+            ),
             Message::Released { group, ordinal } => {
                 // The group itself may be gone here while its memory waits to be let go.
                 let found = {
                     let groups = self.groups.lock();
-                    groups.iter().find(|g| g.id == group).and_then(|g| {
-                        Some((g.scope, g.members.iter().position(|m| *m == from)?))
-                    })
+                    groups
+                        .iter()
+                        .find(|g| g.id == group)
+                        .and_then(|g| Some((g.scope, g.members.iter().position(|m| *m == from)?)))
                 };
                 if let Some((scope, index)) = found {
                     retire::released(scope, ordinal, index);
@@ -83,14 +92,21 @@ impl Register {
         }
     }
 
-    fn each(&self, which: impl Fn(&Entry) -> bool, global: u32, act: impl Fn(Scope, usize, &Status)) {
+    fn each(
+        &self,
+        which: impl Fn(&Entry) -> bool,
+        global: u32,
+        act: impl Fn(Scope, usize, &Status),
+    ) {
         // Collected first: marking runs alarms, which must not find the list locked.
         let found: Vec<_> = self
             .groups
             .lock()
             .iter()
             .filter(|g| which(g))
-            .filter_map(|g| Some((g.scope, g.members.iter().position(|m| *m == global)?, g.status.upgrade()?)))
+            .filter_map(|g| {
+                Some((g.scope, g.members.iter().position(|m| *m == global)?, g.status.upgrade()?))
+            })
             .collect();
         for (scope, index, status) in found {
             act(scope, index, &status);

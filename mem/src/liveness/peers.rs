@@ -16,7 +16,7 @@ pub(crate) struct Peers {
 
 impl Peers {
     pub(crate) fn new(world: usize, hub: Arc<Hub>) -> Self {
-        Peers { registers: Mutex::new(vec![Weak::new(); world]), hub }
+        Peers { registers: Mutex::new((0..world).map(|_| Weak::new()).collect()), hub }
     }
 
     pub(crate) fn join(&self, rank: u32, register: &Arc<Register>) {
@@ -30,7 +30,9 @@ impl Peers {
         self.hub.mark_lost(rank);
         let others = self.registers.lock().clone();
         for (other, register) in (0u32..).zip(others) {
-            if other != rank && let Some(register) = register.upgrade() {
+            if other != rank
+                && let Some(register) = register.upgrade()
+            {
                 register.lost(rank);
             }
         }

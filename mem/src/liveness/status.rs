@@ -19,6 +19,7 @@ pub enum Gone {
 }
 
 type Alarm = Arc<dyn Fn() + Send + Sync>;
+type Probe = Box<dyn Fn() -> Option<Failure> + Send + Sync>;
 
 /// The host-side twin of a group's control page: who is gone, and the first failure.
 ///
@@ -32,6 +33,7 @@ pub struct Status {
     closed: AtomicBool,
     failure: OnceLock<Failure>,
     alarms: Mutex<Vec<Alarm>>,
+    probe: OnceLock<Probe>,
 }
 
 impl Status {
@@ -45,6 +47,7 @@ impl Status {
             closed: AtomicBool::new(false),
             failure: OnceLock::new(),
             alarms: Mutex::new(Vec::new()),
+            probe: OnceLock::new(),
         }
     }
 
@@ -58,7 +61,9 @@ impl Status {
             return None;
         }
         let bit = |words: &[AtomicU32]| {
-            words.get(index / 32).is_some_and(|w| w.load(Ordering::Acquire) >> (index % 32) & 1 == 1)
+            words
+                .get(index / 32)
+                .is_some_and(|w| w.load(Ordering::Acquire) >> (index % 32) & 1 == 1)
         };
         // Whoever left and then ended did so in an orderly way.
         if bit(&self.left) {
@@ -108,7 +113,7 @@ impl Status {
     ///
     /// That failure.
     pub fn check(&self) -> Result<(), Failure> {
-        if let Some(failure) = self.failure.get() {
+        if let Some(failure) = self.first() {
             return Err(failure.clone());
         }
         if self.closed.load(Ordering::Acquire) {
@@ -118,6 +123,21 @@ impl Status {
             return Err(Failure::Forked);
         }
         Ok(())
+    }
+
+    /// The first failure, found by this rank or told by another.
+    fn first(&self) -> Option<&Failure> {
+        if let Some(failure) = self.failure.get() {
+            return Some(failure);
+        }
+        let told = self.probe.get().and_then(|probe| probe())?;
+        Some(self.fail(told))
+    }
+
+    /// Lets [`check`](Self::check) look where the layer above keeps what other ranks report: the
+    /// group's control page. The first call counts.
+    pub fn set_probe(&self, probe: impl Fn() -> Option<Failure> + Send + Sync + 'static) {
+        let _ = self.probe.set(Box::new(probe));
     }
 
     /// Takes no new work. Returns whether it took some before.
@@ -141,7 +161,7 @@ impl Status {
 
 impl Health for Status {
     fn failure(&self) -> Option<Arc<dyn Fault>> {
-        self.failure.get().map(|f| Arc::new(f.clone()) as Arc<dyn Fault>)
+        self.first().map(|f| Arc::new(f.clone()) as Arc<dyn Fault>)
     }
 }
 

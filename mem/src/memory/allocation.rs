@@ -90,8 +90,12 @@ impl PartialEq for Allocation {
 impl Drop for Inner {
     fn drop(&mut self) {
         LIVE.write().remove(&self.memory.base().get());
-        let mapped: Vec<Mapped> =
-            self.mappings.get_mut().drain(..).filter_map(|(_, mapping)| mapping.mapped_by_peers()).collect();
+        let mapped: Vec<Mapped> = self
+            .mappings
+            .get_mut()
+            .drain(..)
+            .filter_map(|(_, mapping)| mapping.mapped_by_peers())
+            .collect();
         // Retired even when nobody has it: unmapping is not this thread's business in a Drop.
         retire::retire(self.memory.clone(), mapped);
     }

@@ -51,7 +51,10 @@ pub(crate) fn retire(memory: Memory, mut mapped: Vec<Mapped>) {
 pub(crate) fn released(scope: Scope, ordinal: u64, member: usize) {
     let mut list = LIST.lock();
     let List { retired, early } = &mut *list;
-    let waiting = retired.iter_mut().flat_map(|r| &mut r.mapped).find(|m| m.scope == scope && m.ordinal == ordinal);
+    let waiting = retired
+        .iter_mut()
+        .flat_map(|r| &mut r.mapped)
+        .find(|m| m.scope == scope && m.ordinal == ordinal);
     if let Some(m) = waiting {
         m.members.remove(member);
     } else if let Some(m) = early.iter_mut().find(|m| m.scope == scope && m.ordinal == ordinal) {

@@ -47,7 +47,8 @@ impl<T: Element> Tensor<T> {
     /// [`TensorError`] where the shape is none or memory is short.
     pub fn zeros(device: &Device, shape: &[u64]) -> Result<Self, TensorError> {
         let layout = Layout::contiguous(shape)?;
-        let bytes = Bytes::of(layout.count(), T::DTYPE.size() as u64).ok_or(LayoutError::Overflow)?;
+        let bytes =
+            Bytes::of(layout.count(), T::DTYPE.size() as u64).ok_or(LayoutError::Overflow)?;
         let allocation = Allocation::new(device, bytes)?;
         Ok(Self::typed(View::new(&allocation, Bytes::ZERO, T::DTYPE, layout)?))
     }
@@ -88,7 +89,11 @@ impl<T: Element> TryFrom<View> for Tensor<T> {
 
     fn try_from(view: View) -> Result<Self, ViewError> {
         let (expected, found): (DType, DType) = (view.dtype(), T::DTYPE);
-        if expected == found { Ok(Self::typed(view)) } else { Err(ViewError::DType { expected, found }) }
+        if expected == found {
+            Ok(Self::typed(view))
+        } else {
+            Err(ViewError::DType { expected, found })
+        }
     }
 }
 

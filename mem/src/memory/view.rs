@@ -1,8 +1,8 @@
 //! Views: a range of memory, with a type and a shape.
 
+use std::sync::Arc;
 use symmem_hal::types::{Bytes, DType, Element, Layout};
 use symmem_hal::{DevicePtr, Fault, KeepAlive, Kind, Memory};
-use std::sync::Arc;
 
 use super::Allocation;
 
@@ -61,7 +61,7 @@ pub enum ViewError {
     #[error("the view is not contiguous: {layout:?}")]
     NotContiguous {
         /// Its layout.
-        layout: Layout,
+        layout: Box<Layout>,
     },
 }
 
@@ -77,14 +77,24 @@ impl View {
     /// # Errors
     ///
     /// [`ViewError::PastEnd`] or [`ViewError::Misaligned`].
-    pub fn new(allocation: &Allocation, offset: Bytes, dtype: DType, layout: Layout) -> Result<Self, ViewError> {
+    pub fn new(
+        allocation: &Allocation,
+        offset: Bytes,
+        dtype: DType,
+        layout: Layout,
+    ) -> Result<Self, ViewError> {
         let memory = allocation.memory().clone();
         let view = View { memory, allocation: Some(allocation.clone()), offset, dtype, layout };
         view.checked()
     }
 
     /// A view of a peer's memory.
-    pub(crate) fn of_peer(memory: Memory, offset: Bytes, dtype: DType, layout: Layout) -> Result<Self, ViewError> {
+    pub(crate) fn of_peer(
+        memory: Memory,
+        offset: Bytes,
+        dtype: DType,
+        layout: Layout,
+    ) -> Result<Self, ViewError> {
         View { memory, allocation: None, offset, dtype, layout }.checked()
     }
 
@@ -93,7 +103,8 @@ impl View {
         if !offset.get().is_multiple_of(dtype.size() as u64) {
             return Err(ViewError::Misaligned { offset, dtype });
         }
-        let length = Bytes::of(self.layout.extent(), dtype.size() as u64).unwrap_or(Bytes(u64::MAX));
+        let length =
+            Bytes::of(self.layout.extent(), dtype.size() as u64).unwrap_or(Bytes(u64::MAX));
         match offset.checked_add(length) {
             Some(end) if end <= size => Ok(self),
             _ => Err(ViewError::PastEnd { offset, length, size }),
@@ -108,13 +119,19 @@ impl View {
     pub fn slice(&self, start: u64, count: u64) -> Result<View, ViewError> {
         self.contiguous()?;
         let size = self.dtype.size() as u64;
-        let past = |length| ViewError::PastEnd { offset: Bytes::of(start, size).unwrap_or(Bytes(u64::MAX)), length, size: self.bytes() };
+        let past = |length| ViewError::PastEnd {
+            offset: Bytes::of(start, size).unwrap_or(Bytes(u64::MAX)),
+            length,
+            size: self.bytes(),
+        };
         let length = Bytes::of(count, size).unwrap_or(Bytes(u64::MAX));
         match start.checked_add(count) {
             Some(end) if end <= self.count() => {}
             _ => return Err(past(length)),
         }
-        let offset = Bytes::of(start, size).and_then(|o| o.checked_add(self.offset)).ok_or_else(|| past(length))?;
+        let offset = Bytes::of(start, size)
+            .and_then(|o| o.checked_add(self.offset))
+            .ok_or_else(|| past(length))?;
         View { offset, layout: Layout::flat(count), ..self.clone() }.checked()
     }
 
@@ -184,7 +201,7 @@ impl View {
         if self.layout.is_contiguous() {
             Ok(())
         } else {
-            Err(ViewError::NotContiguous { layout: self.layout.clone() })
+            Err(ViewError::NotContiguous { layout: Box::new(self.layout.clone()) })
         }
     }
 

@@ -1,0 +1,67 @@
+//! Throughput of the host reduction beside a copy of the same bytes, in bytes of output.
+#![allow(unsafe_code)] // The reducer takes raw pointers.
+#![allow(clippy::expect_used)] // A benchmark may stop.
+#![allow(missing_docs)] // `criterion_group!` makes an undocumented function.
+
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use symmem_collectives::numerics::{ReduceOp, Reducer};
+use symmem_hal::types::DType;
+
+const SIZES: [usize; 3] = [16 << 10, 256 << 10, 4 << 20];
+
+/// `bytes` bytes of small positive floats of any type, on a line of their own.
+fn buffer(bytes: usize) -> Vec<u64> {
+    vec![0x3c3c_3c3c_3c3c_3c3c; bytes / 8]
+}
+
+fn reductions(criterion: &mut Criterion) {
+    for bytes in SIZES {
+        let mut group = criterion.benchmark_group(format!("{}KiB", bytes >> 10));
+        group.throughput(Throughput::Bytes(bytes as u64));
+        let mut out = buffer(bytes);
+        let inputs: Vec<_> = (0..8).map(|_| buffer(bytes)).collect();
+        let sources: Vec<*const u8> = inputs.iter().map(|input| input.as_ptr().cast()).collect();
+        let target: *mut u8 = out.as_mut_ptr().cast();
+
+        group.bench_function("memcpy", |bencher| {
+            bencher.iter(|| {
+                // SAFETY: both buffers hold `bytes` bytes and live past the loop.
+                unsafe { black_box(sources[0]).copy_to_nonoverlapping(black_box(target), bytes) }
+            });
+        });
+        for (dtype, op) in [
+            (DType::F32, ReduceOp::Sum),
+            (DType::BF16, ReduceOp::Sum),
+            (DType::F16, ReduceOp::Sum),
+            (DType::F8E4M3, ReduceOp::Sum),
+            (DType::F32, ReduceOp::Max),
+            (DType::I32, ReduceOp::Avg),
+        ] {
+            let Ok(reducer) = Reducer::new(dtype, op) else { continue };
+            let count = bytes / dtype.size();
+            for ranks in [2, 4, 8] {
+                let id = BenchmarkId::new(format!("{dtype}-{op}"), ranks);
+                group.bench_function(id, |bencher| {
+                    bencher.iter(|| {
+                        // SAFETY: every buffer holds `count` elements, is written by nobody else
+                        // and lives past the loop.
+                        unsafe { reducer.reduce(black_box(&sources[..ranks]), target, count) }
+                    });
+                });
+            }
+            let in_place = [target.cast_const(), sources[1]];
+            group.bench_function(format!("{dtype}-{op}/2 in place"), |bencher| {
+                bencher.iter(|| {
+                    // SAFETY: as above; the output is the first source.
+                    unsafe { reducer.reduce(black_box(&in_place), target, count) }
+                });
+            });
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, reductions);
+criterion_main!(benches);

@@ -1,0 +1,458 @@
+//! Groups: ranks that share memory.
+
+mod options;
+mod subgroup;
+pub(crate) mod world;
+
+pub use options::{Completion, Determinism, Options};
+pub use subgroup::{Subgroup, SubgroupError};
+
+use std::any::Any;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, MutexGuard};
+use symmem_hal::types::{Bytes, Rank, Scope};
+use symmem_hal::{Device, DevicePtr, Fault, Kind, Memory, Wait};
+
+use crate::exchange::{ExchangeError, Handle, Part, Round, RoundKey};
+use crate::failure::Failure;
+use crate::liveness::{Message, Status};
+use crate::rendezvous::record::{About, Record, Reported, Step};
+use crate::rendezvous::{self, Membership, RendezvousError};
+use world::World;
+
+/// A set of ranks that share memory, as one of them sees it.
+///
+/// Clones are the same membership. It ends with [`leave`](Group::leave), or when the last clone
+/// and the last handle made from it are dropped.
+#[derive(Clone, Debug)]
+pub struct Group(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    world: Arc<World>,
+    id: u64,
+    scope: Scope,
+    members: Arc<[u32]>,
+    me: usize,
+    device: Device,
+    options: Options,
+    meeting: Mutex<Sequence>,
+    status: Arc<Status>,
+    regions: Vec<Memory>,
+    reported: Vec<Reported>,
+    /// What each layer above keeps with the group; see [`Layer`].
+    slots: [OnceLock<Box<dyn Any + Send + Sync>>; Layer::COUNT],
+    making: [Mutex<()>; Layer::COUNT],
+}
+
+/// Where the group's agreement stands. Locked while a member meets the others: a group's meetings
+/// have one order.
+#[derive(Debug, Default)]
+pub(crate) struct Sequence {
+    round: u64,
+    ordinal: u64,
+}
+
+impl Sequence {
+    pub(crate) fn next_ordinal(&mut self) -> u64 {
+        self.ordinal += 1;
+        self.ordinal
+    }
+
+    fn next_round(&mut self) -> u64 {
+        self.round += 1;
+        self.round
+    }
+}
+
+/// A rank that is none of the group's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RankError {
+    /// The index is not below the group's size.
+    #[error("rank {index} is out of range: the group has ranks 0 to {}", size - 1)]
+    OutOfRange {
+        /// The index asked for.
+        index: usize,
+        /// The group's size.
+        size: usize,
+    },
+    /// The rank counts in another group: a global rank in a sub-group, say.
+    #[error("rank {rank} counts in another group; get ranks from the group they are used with")]
+    OtherGroup {
+        /// The rank.
+        rank: Rank,
+    },
+}
+
+impl Fault for RankError {
+    fn kind(&self) -> Kind {
+        Kind::InvalidArgument
+    }
+}
+
+/// The layers that may keep something with a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Layer {
+    /// Lanes and channels.
+    Sync = 0,
+    /// Kernels of collectives.
+    Collectives = 1,
+}
+
+impl Layer {
+    const COUNT: usize = 2;
+}
+
+/// What a group is about to be made of.
+pub(crate) struct Plan {
+    pub id: u64,
+    pub members: Arc<[u32]>,
+    pub me: usize,
+    pub device: Device,
+    pub options: Options,
+    pub step: Step,
+}
+
+impl Group {
+    /// Makes a group; collective among its members.
+    pub(crate) fn create(
+        world: &Arc<World>,
+        plan: Plan,
+        wait: &Wait,
+    ) -> Result<Self, RendezvousError> {
+        static NEXT_SCOPE: AtomicU32 = AtomicU32::new(1);
+        let Plan { id, members, me, device, options, step } = plan;
+        let span = tracing::info_span!("create group", id, size = members.len());
+        let _entered = span.enter();
+        let scope = Scope(NEXT_SCOPE.fetch_add(1, Ordering::Relaxed));
+        let about = About {
+            step,
+            run: &world.run,
+            group: id,
+            members: &members,
+            generation: world.generation,
+            ordinal: 0,
+            view: None,
+        };
+        let record = Record::new(&about, &options, &device);
+        let bytes = options.region().unwrap_or(Bytes(u64::MAX));
+        let mut sequence = Sequence::default();
+        let mut gather = |part| {
+            let key = RoundKey {
+                group: id,
+                generation: world.generation,
+                sequence: sequence.next_round(),
+            };
+            world.exchange.gather(Round { key, members: &members, me, part }, wait)
+        };
+        // A rank without the memory still comes, so that the others need not wait for it.
+        let region = match device.allocate(bytes) {
+            Ok(region) => region,
+            Err(e) => {
+                let payload = record.encode();
+                gather(Part { payload, handle: None })?;
+                let votes = gather(Part { payload: vec![0], handle: None })?;
+                let ranks = votes
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, v)| v.payload != [1])
+                    .map(|(i, _)| i)
+                    .collect();
+                return Err(RendezvousError::Map { ranks, reason: Some(e.to_string()) });
+            }
+        };
+        let import = |handle, _| import(&device, handle, bytes);
+        let (regions, records) =
+            rendezvous::exchange_memory(&mut gather, &record, &region, world.threads, me, &import)?;
+        let status = Arc::new(Status::new(scope, members.len()));
+        world.register.add(id, scope, members.clone(), &status);
+        let inner = Inner {
+            world: world.clone(),
+            id,
+            scope,
+            members,
+            me,
+            device,
+            options,
+            meeting: Mutex::new(sequence),
+            status,
+            regions,
+            reported: records.into_iter().map(|r| r.reported).collect(),
+            slots: Default::default(),
+            making: Default::default(),
+        };
+        Ok(Group(Arc::new(inner)))
+    }
+
+    /// This process's rank.
+    #[must_use]
+    pub fn rank(&self) -> Rank {
+        Rank::in_scope(self.0.me as u32, self.0.scope)
+    }
+
+    /// The number of ranks.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.0.members.len()
+    }
+
+    /// The rank of an index.
+    ///
+    /// # Errors
+    ///
+    /// [`RankError::OutOfRange`].
+    pub fn rank_at(&self, index: usize) -> Result<Rank, RankError> {
+        if index < self.size() {
+            Ok(Rank::in_scope(index as u32, self.0.scope))
+        } else {
+            Err(RankError::OutOfRange { index, size: self.size() })
+        }
+    }
+
+    /// All ranks, ascending.
+    pub fn ranks(&self) -> impl ExactSizeIterator<Item = Rank> + use<> {
+        let scope = self.0.scope;
+        (0..self.size()).map(move |i| Rank::in_scope(i as u32, scope))
+    }
+
+    /// The index of one of this group's ranks.
+    ///
+    /// # Errors
+    ///
+    /// [`RankError::OtherGroup`].
+    pub fn index_of(&self, rank: Rank) -> Result<usize, RankError> {
+        if rank.scope() == self.0.scope {
+            Ok(rank.index())
+        } else {
+            Err(RankError::OtherGroup { rank })
+        }
+    }
+
+    /// The global rank of each member, by group rank.
+    #[must_use]
+    pub fn global_ranks(&self) -> &[u32] {
+        &self.0.members
+    }
+
+    /// The group's identity in its run: equal on every member.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// What its ranks count in, in this process.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        self.0.scope
+    }
+
+    /// The device its memory is on.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// What it was made with.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.0.options
+    }
+
+    /// The bound that calls use where the caller gives none.
+    #[must_use]
+    pub fn wait(&self) -> Wait {
+        Wait::timeout(self.0.options.deadline)
+    }
+
+    /// Which generation of the run it belongs to; `recover` makes the next.
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        self.0.world.generation
+    }
+
+    /// The bytes of shared memory that the group itself takes on this rank: pad and workspace.
+    #[must_use]
+    pub fn region_bytes(&self) -> Bytes {
+        self.0.regions.first().map_or(Bytes::ZERO, Memory::bytes)
+    }
+
+    /// The name of the host and the process id of each member, as it reported them, by group rank.
+    #[must_use]
+    pub fn member_processes(&self) -> Vec<(String, u32)> {
+        self.0.reported.iter().map(|r| (r.host.clone(), r.process)).collect()
+    }
+
+    /// Who is gone and what failed: for the layers above, whose waits look here.
+    #[must_use]
+    pub fn status(&self) -> &Arc<Status> {
+        &self.0.status
+    }
+
+    /// Whether all is well.
+    ///
+    /// # Errors
+    ///
+    /// The group's first [`Failure`], the same on every member; [`Failure::Left`] after
+    /// [`leave`](Self::leave).
+    pub fn check(&self) -> Result<(), Failure> {
+        self.0.status.check()
+    }
+
+    /// Takes no more operations and tells the others, for whom this is an orderly end. Memory
+    /// stays mapped for whoever holds it. Further calls do nothing.
+    pub fn leave(&self) {
+        self.0.leave();
+    }
+
+    /// The address, on this rank, of the signal pad of the member of this index.
+    #[must_use]
+    pub fn pad_ptr(&self, index: usize) -> DevicePtr {
+        self.0.regions.get(index).map_or(DevicePtr::NULL, Memory::base)
+    }
+
+    /// The address, on this rank, of the workspace of the member of this index. Its meaning is the
+    /// business of the layer above.
+    #[must_use]
+    pub fn workspace_ptr(&self, index: usize) -> DevicePtr {
+        let pad = self.0.options.pad.round_up(4096).unwrap_or_default();
+        self.pad_ptr(index).checked_add(pad).unwrap_or(DevicePtr::NULL)
+    }
+
+    /// Bytes of a workspace.
+    #[must_use]
+    pub fn workspace_bytes(&self) -> Bytes {
+        let pad = self.0.options.pad.round_up(4096).unwrap_or_default();
+        Bytes(self.region_bytes().get().saturating_sub(pad.get()))
+    }
+
+    /// The memory of all members' regions: whoever follows the addresses above holds these.
+    #[must_use]
+    pub fn regions(&self) -> &[Memory] {
+        &self.0.regions
+    }
+
+    /// What a layer above keeps with this group, made on first use: after that a load, no lock.
+    ///
+    /// # Errors
+    ///
+    /// What `make` returns; the next call tries again.
+    pub fn slot<T: Any + Send + Sync, E>(
+        &self,
+        layer: Layer,
+        make: impl FnOnce() -> Result<T, E>,
+    ) -> Result<Option<&T>, E> {
+        let slot = &self.0.slots[layer as usize];
+        if slot.get().is_none() {
+            // A lock for each layer: making one's may use the layers below, never itself.
+            let _making = self.0.making[layer as usize].lock();
+            if slot.get().is_none() {
+                let _ = slot.set(Box::new(make()?));
+            }
+        }
+        Ok(slot.get().and_then(|kept| kept.downcast_ref()))
+    }
+
+    pub(crate) fn world(&self) -> &Arc<World> {
+        &self.0.world
+    }
+
+    pub(crate) fn meeting(&self) -> MutexGuard<'_, Sequence> {
+        self.0.meeting.lock()
+    }
+
+    pub(crate) fn membership(&self) -> Membership {
+        Membership {
+            scope: self.0.scope,
+            id: self.0.id,
+            me: self.0.me,
+            members: self.0.members.clone(),
+            voice: self.0.world.voice.clone(),
+        }
+    }
+
+    pub(crate) fn about(&self) -> About<'_> {
+        About {
+            step: Step::Rendezvous,
+            run: &self.0.world.run,
+            group: self.0.id,
+            members: &self.0.members,
+            generation: self.0.world.generation,
+            ordinal: 0,
+            view: None,
+        }
+    }
+
+    /// One round of the group's members.
+    pub(crate) fn gather(
+        &self,
+        turn: &mut Sequence,
+        part: Part,
+        wait: &Wait,
+    ) -> Result<Vec<Part>, ExchangeError> {
+        let world = &self.0.world;
+        let key = RoundKey {
+            group: self.0.id,
+            generation: world.generation,
+            sequence: turn.next_round(),
+        };
+        world.exchange.gather(Round { key, members: &self.0.members, me: self.0.me, part }, wait)
+    }
+
+    pub(crate) fn exchange_memory(
+        &self,
+        turn: &mut Sequence,
+        about: &About<'_>,
+        memory: &Memory,
+        wait: &Wait,
+    ) -> Result<(Vec<Memory>, Vec<Record>), RendezvousError> {
+        let record = Record::new(about, &self.0.options, &self.0.device);
+        let mut gather = |part| self.gather(turn, part, wait);
+        let import = |handle, _| import(&self.0.device, handle, memory.bytes());
+        rendezvous::exchange_memory(
+            &mut gather,
+            &record,
+            memory,
+            self.0.world.threads,
+            self.0.me,
+            &import,
+        )
+    }
+}
+
+fn import(
+    device: &Device,
+    handle: Handle,
+    bytes: Bytes,
+) -> Result<Memory, symmem_hal::ImportError> {
+    match handle {
+        Handle::Shared(shared) => device.import(shared, bytes),
+        Handle::Local(memory) => Ok(memory),
+    }
+}
+
+impl Inner {
+    fn leave(&self) {
+        if !self.status.close() {
+            return;
+        }
+        for (index, member) in self.members.iter().enumerate() {
+            if index != self.me {
+                self.world.voice.send(*member, Message::Leave { group: self.id });
+            }
+        }
+        rendezvous::forget(self.scope);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // A rank that unwinds has not ended in an orderly way: its scope says so, or its process.
+        if !std::thread::panicking() {
+            self.leave();
+        }
+    }
+}

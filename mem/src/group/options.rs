@@ -1,0 +1,83 @@
+//! What a group is made with.
+
+use std::time::Duration;
+
+use symmem_hal::types::Bytes;
+
+/// Whether reductions keep the bitwise contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Determinism {
+    /// The same bits on every rank, repeat, size, algorithm and backend. Algorithms that cannot
+    /// promise it are refused.
+    #[default]
+    Bitwise,
+    /// Any order of reduction, so that every algorithm may serve.
+    Relaxed,
+}
+
+/// What the completion of an operation says of the other ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Completion {
+    /// Nothing: this rank's output is final and its input is its own again.
+    #[default]
+    Local,
+    /// All ranks have completed it, too.
+    Group,
+}
+
+/// What a group is made with; every field is agreed by all members.
+///
+/// Built by assignment over [`Options::default`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Bytes of each rank's signal pad: `channels * world_size` words of 4 bytes. Default 9216.
+    pub pad: Bytes,
+    /// Bytes of workspace for each lane. Default 32 MiB.
+    pub workspace: Bytes,
+    /// Most lanes the group can have. Default 1.
+    pub max_lanes: u32,
+    /// Most blocks a grid can have; 1 on backends without blocks.
+    pub max_blocks: u32,
+    /// How long operations and meetings wait where the call says nothing else. Default 30 s.
+    pub deadline: Duration,
+    /// Whether each operation proves at its entry that it has its lane to itself.
+    pub checked: bool,
+    /// The epoch that fresh lanes count as completed; 0 means the usual one. Tests begin just below
+    /// the places where epochs turn over.
+    pub first_epoch: u32,
+    /// Whether reductions keep the bitwise contract.
+    pub determinism: Determinism,
+    /// What completion says of other ranks.
+    pub completion: Completion,
+    /// What upper layers want agreed: (namespace, key, value).
+    pub sections: Vec<(String, String, String)>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            pad: Bytes::new(9216),
+            workspace: Bytes::mib(32),
+            max_lanes: 1,
+            max_blocks: 1,
+            deadline: Duration::from_secs(30),
+            checked: false,
+            first_epoch: 0,
+            determinism: Determinism::default(),
+            completion: Completion::default(),
+            sections: Vec::new(),
+        }
+    }
+}
+
+impl Options {
+    /// Bytes of one rank's shared region: pad, then workspace, each to a multiple of 4096.
+    pub(crate) fn region(&self) -> Option<Bytes> {
+        let pad = self.pad.round_up(4096)?;
+        let workspace =
+            Bytes(self.workspace.get().checked_mul(u64::from(self.max_lanes))?).round_up(4096)?;
+        pad.checked_add(workspace)
+    }
+}

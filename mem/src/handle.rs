@@ -1,0 +1,168 @@
+//! The handle: what rendezvous returns.
+
+use std::sync::Arc;
+
+use symmem_hal::types::{Bytes, DType, Layout, Rank};
+use symmem_hal::{DevicePtr, Memory};
+
+use crate::group::{Group, RankError};
+use crate::memory::{View, ViewError};
+use crate::rendezvous::Mapping;
+
+/// A view, made symmetric in a group: the same range of every member's allocation.
+///
+/// Every operation honours the view's offset. Clones are the same handle. Holds the group, the
+/// allocation and all mappings.
+#[derive(Clone, Debug)]
+pub struct SymmetricMemory {
+    group: Group,
+    mapping: Arc<Mapping>,
+    view: View,
+}
+
+/// Why a peer's memory cannot be viewed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerError {
+    /// The rank is none of the group's.
+    #[error(transparent)]
+    Rank(#[from] RankError),
+    /// The range is not in the peer's allocation.
+    #[error("rank {rank}: {source}")]
+    View {
+        /// Whose memory.
+        rank: Rank,
+        /// What is wrong with the range.
+        source: ViewError,
+    },
+}
+
+impl symmem_hal::Fault for PeerError {
+    fn kind(&self) -> symmem_hal::Kind {
+        symmem_hal::Kind::InvalidArgument
+    }
+}
+
+impl SymmetricMemory {
+    pub(crate) fn new(group: Group, mapping: Arc<Mapping>, view: View) -> Self {
+        SymmetricMemory { group, mapping, view }
+    }
+
+    /// The group.
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// This rank's view.
+    #[must_use]
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> Rank {
+        self.group.rank()
+    }
+
+    /// The number of ranks.
+    #[must_use]
+    pub fn world_size(&self) -> usize {
+        self.group.size()
+    }
+
+    /// Bytes of each member's allocation, as asked for.
+    #[must_use]
+    pub fn buffer_size(&self) -> Bytes {
+        self.mapping.memories.first().map_or(Bytes::ZERO, Memory::bytes)
+    }
+
+    /// Where the view begins in the allocation.
+    #[must_use]
+    pub fn offset(&self) -> Bytes {
+        self.view.offset()
+    }
+
+    /// Which rendezvous of the group made it: equal on every rank.
+    #[must_use]
+    pub fn ordinal(&self) -> u64 {
+        self.mapping.ordinal
+    }
+
+    /// The address of each member's *allocation*, by group rank, for kernels on this device; add
+    /// [`offset`](Self::offset) for the view.
+    #[must_use]
+    pub fn buffer_ptrs(&self) -> Vec<DevicePtr> {
+        self.mapping.memories.iter().map(Memory::base).collect()
+    }
+
+    /// The address of the array of [`buffer_ptrs`](Self::buffer_ptrs) in the device's memory: one
+    /// address a rank, for kernels.
+    #[must_use]
+    pub fn buffer_ptrs_dev(&self) -> DevicePtr {
+        self.mapping.table.base()
+    }
+
+    /// The address of a member's view.
+    ///
+    /// # Errors
+    ///
+    /// [`RankError`] for a rank of another group.
+    pub fn peer_ptr(&self, rank: Rank) -> Result<DevicePtr, RankError> {
+        let index = self.group.index_of(rank)?;
+        Ok(self.ptr_of(index))
+    }
+
+    /// The address of the view of the member of this index.
+    pub fn ptr_of(&self, index: usize) -> DevicePtr {
+        let base = self.mapping.memories.get(index).map_or(DevicePtr::NULL, Memory::base);
+        base.checked_add(self.view.offset()).unwrap_or(DevicePtr::NULL)
+    }
+
+    /// The address of each member's signal pad, by group rank; see [`Group::pad_ptr`].
+    #[must_use]
+    pub fn signal_pad_ptrs(&self) -> Vec<DevicePtr> {
+        (0..self.world_size()).map(|i| self.group.pad_ptr(i)).collect()
+    }
+
+    /// Bytes of a signal pad.
+    #[must_use]
+    pub fn signal_pad_size(&self) -> Bytes {
+        self.group.options().pad
+    }
+
+    /// Whether every member's memory can be read and written by load and store.
+    #[must_use]
+    pub fn world_within_direct_access(&self) -> bool {
+        self.mapping.memories.len() == self.group.size()
+    }
+
+    /// A member's memory, `offset` bytes from where the handle's view begins there.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError`] names the rank; nothing is touched.
+    pub fn peer(
+        &self,
+        rank: Rank,
+        offset: Bytes,
+        dtype: DType,
+        layout: Layout,
+    ) -> Result<View, PeerError> {
+        let index = self.group.index_of(rank)?;
+        let memory = self.mapping.memories[index].clone();
+        let start = self.view.offset().checked_add(offset).unwrap_or(Bytes(u64::MAX));
+        View::of_peer(memory, start, dtype, layout)
+            .map_err(|source| PeerError::View { rank, source })
+    }
+
+    /// A member's counterpart of the handle's view.
+    ///
+    /// # Errors
+    ///
+    /// [`RankError`] for a rank of another group.
+    pub fn remote(&self, rank: Rank) -> Result<View, PeerError> {
+        self.peer(rank, Bytes::ZERO, self.view.dtype(), self.view.layout().clone())
+    }
+}

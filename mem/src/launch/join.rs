@@ -1,0 +1,194 @@
+//! Joining a run that a launcher has started.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use symmem_hal::types::RankSet;
+use symmem_hal::{Device, Fault, Kind, Wait};
+
+use crate::bootstrap::{Bootstrap, EnvError, JoinError};
+use crate::exchange::ExchangeError;
+use crate::exchange::token::{Token, run_name};
+use crate::exchange::unix::{OnLead, UnixExchange};
+use crate::group::world::World;
+use crate::group::{Group, Options, Plan};
+use crate::liveness::Register;
+use crate::liveness::links::Links;
+use crate::rendezvous::RendezvousError;
+use crate::rendezvous::record::{Step, host_name};
+use crate::store::{PrefixStore, Store, StoreError};
+
+/// Why a process could not join its run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The environment does not describe a rank.
+    #[error(transparent)]
+    Env(#[from] EnvError),
+    /// The store cannot be reached.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// The store did not answer as it should.
+    #[error("the run's store: {0}")]
+    Store(#[from] StoreError),
+    /// What stands in the store for this run's token is none.
+    #[error("the store holds no token of a run under {key:?}: it is used by another program")]
+    NoToken {
+        /// The key.
+        key: String,
+    },
+    /// The run has ranks on several hosts.
+    #[error(
+        "{world_size} ranks, {local_world_size} of them on this host: groups across hosts are not supported yet"
+    )]
+    ManyHosts {
+        /// Ranks of the run.
+        world_size: usize,
+        /// Ranks on this host.
+        local_world_size: usize,
+    },
+    /// The ranks did not meet.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+    /// The ranks disagree, or could not map the group's memory.
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+}
+
+impl Fault for StartError {
+    fn kind(&self) -> Kind {
+        match self {
+            StartError::Env(e) => e.kind(),
+            StartError::Join(e) => e.kind(),
+            StartError::Store(e) => e.kind(),
+            StartError::NoToken { .. } => Kind::Disagreement,
+            StartError::ManyHosts { .. } => Kind::Unsupported,
+            StartError::Exchange(e) => e.kind(),
+            StartError::Rendezvous(e) => e.kind(),
+        }
+    }
+
+    fn ranks(&self) -> RankSet {
+        match self {
+            StartError::Exchange(e) => e.ranks(),
+            StartError::Rendezvous(e) => e.ranks(),
+            _ => RankSet::new(),
+        }
+    }
+}
+
+impl Group {
+    /// The group of all ranks of the run that this process was started in, by torchrun or
+    /// `symmem run`: on the CPU, with default options. Collective among all ranks.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`].
+    pub fn from_env() -> Result<Self, StartError> {
+        let options = Options::default();
+        let wait = Wait::timeout(options.deadline);
+        Self::join(&Bootstrap::from_env()?, &Device::host(), &options, &wait)
+    }
+
+    /// The group of all ranks of a run, on a device and with options of choice.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`].
+    pub fn join(
+        bootstrap: &Bootstrap,
+        device: &Device,
+        options: &Options,
+        wait: &Wait,
+    ) -> Result<Self, StartError> {
+        let (world_size, local) = (bootstrap.world_size, bootstrap.local_world_size);
+        if let Some(local_world_size) = local.filter(|n| *n != world_size) {
+            return Err(StartError::ManyHosts { world_size, local_world_size });
+        }
+        let store = bootstrap.connect(wait)?;
+        let world = world(bootstrap, store, wait)?;
+        let members: Arc<[u32]> = (0..world.size).collect();
+        let plan = Plan {
+            id: world.next_group_id(&members),
+            me: world.rank as usize,
+            members,
+            device: device.clone(),
+            options: options.clone(),
+            step: Step::CreateGroup,
+        };
+        Ok(Group::create(&world, plan, wait)?)
+    }
+}
+
+/// This process's rank in its run. One request to the store: the token, which names the run where
+/// its launcher did not.
+fn world(
+    bootstrap: &Bootstrap,
+    store: Arc<dyn Store>,
+    wait: &Wait,
+) -> Result<Arc<World>, StartError> {
+    let launched = bootstrap.run.launcher.as_deref().unwrap_or("unnamed");
+    let prefix = format!("symmem/{launched}.{}", bootstrap.run.restart);
+    let key = format!("{prefix}/token");
+    let found = store.compare_set(&key, b"", Token::fresh()?.to_hex().as_bytes(), wait)?;
+    let token = Token::from_hex(&found).ok_or(StartError::NoToken { key })?;
+    let run = match &bootstrap.run.launcher {
+        Some(id) => format!("{id}.{}", bootstrap.run.restart),
+        None => run_name(&token),
+    };
+    let register = Arc::new(Register::default());
+    let links = Arc::new(Links::new(register.clone())?);
+    let hosts = Arc::new(PrefixStore::new(store, prefix));
+    let (announcing, asking) = (hosts.clone(), hosts);
+    let on_lead = OnLead {
+        announce: Arc::new(move || announce(&*announcing)),
+        hosts: Arc::new(move || known_hosts(&*asking).unwrap_or_default()),
+    };
+    let exchange = Arc::new(UnixExchange::new(run.clone(), 0, token, links.clone(), on_lead));
+    let (rank, size) = (as_u32(bootstrap.rank), as_u32(bootstrap.world_size));
+    Ok(Arc::new(World::new(run, rank, size, false, exchange, register, links)))
+}
+
+fn as_u32(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// A bound for what is only there to explain a failure.
+const BRIEF: Wait = Wait::timeout(Duration::from_secs(2));
+
+/// Lets other hosts know that ranks meet here, so that a meeting that fails can say so.
+fn announce(store: &dyn Store) {
+    let told = store
+        .add("hosts", 1, &BRIEF)
+        .and_then(|n| store.set(&format!("hosts/{n}"), this_host().as_bytes(), &BRIEF));
+    if let Err(e) = told {
+        tracing::debug!(error = %e, "other hosts will not know of this one");
+    }
+}
+
+fn known_hosts(store: &dyn Store) -> Result<Vec<String>, StoreError> {
+    let count = store.add("hosts", 0, &BRIEF)?;
+    let keys: Vec<String> = (1..=count.clamp(0, 64)).map(|n| format!("hosts/{n}")).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let found = store.multi_get(&keys, &BRIEF)?;
+    let mut hosts: Vec<String> =
+        found.iter().map(|h| String::from_utf8_lossy(h).into_owned()).collect();
+    hosts.sort();
+    hosts.dedup();
+    Ok(hosts)
+}
+
+/// What decides whether processes can meet: host, boot, user, network namespace.
+fn this_host() -> String {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let link =
+        |path| std::fs::read_link(path).map_or_else(|_| String::new(), |p| p.display().to_string());
+    format!(
+        "{} (boot {}, user {}, {}, {})",
+        host_name(),
+        read("/proc/sys/kernel/random/boot_id"),
+        rustix::process::geteuid().as_raw(),
+        link("/proc/self/ns/net"),
+        link("/proc/self/ns/pid"),
+    )
+}

@@ -1,0 +1,9 @@
+//! Starting ranks, or joining those that a launcher has started.
+
+mod join;
+mod processes;
+mod threads;
+
+pub use join::StartError;
+pub use processes::{Job, JobError, Processes, SpawnError};
+pub use threads::{Threads, threads};

@@ -1,0 +1,142 @@
+//! Ranks that are threads of this process.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use symmem_hal::{Device, Wait};
+
+use crate::group::world::World;
+use crate::group::{Group, Options, Plan};
+use crate::liveness::peers::Peers;
+use crate::rendezvous::RendezvousError;
+use crate::rendezvous::record::Step;
+
+/// Runs `body` once for each of `ranks` ranks, each on a thread of its own with its own group of
+/// all of them, on the CPU with default options. Returns the results in rank order.
+///
+/// A rank that panics is lost to the others, whose waits for it end with
+/// [`Failure::PeerLost`](crate::Failure::PeerLost); its panic is resumed here once all ranks have
+/// returned.
+///
+/// # Errors
+///
+/// [`RendezvousError`] where the group could not be made: out of memory, say. No body has run then.
+pub fn threads<R: Send>(
+    ranks: usize,
+    body: impl Fn(Group) -> R + Sync,
+) -> Result<Vec<R>, RendezvousError> {
+    Threads::new(ranks).run(body)
+}
+
+/// As [`threads`], with a device and options of choice.
+#[derive(Clone, Debug)]
+pub struct Threads {
+    ranks: usize,
+    options: Options,
+    devices: Vec<Device>,
+}
+
+impl Threads {
+    /// `ranks` ranks, on the CPU.
+    #[must_use]
+    pub fn new(ranks: usize) -> Self {
+        Threads { ranks, options: Options::default(), devices: vec![Device::host()] }
+    }
+
+    /// The group's options.
+    #[must_use]
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// The devices, dealt to ranks in turn. None means the CPU.
+    #[must_use]
+    pub fn devices(mut self, devices: Vec<Device>) -> Self {
+        if !devices.is_empty() {
+            self.devices = devices;
+        }
+        self
+    }
+
+    /// Starts the ranks and waits for all of them; see [`threads`].
+    ///
+    /// # Errors
+    ///
+    /// As [`threads`].
+    pub fn run<R: Send>(self, body: impl Fn(Group) -> R + Sync) -> Result<Vec<R>, RendezvousError> {
+        static RUNS: AtomicU64 = AtomicU64::new(0);
+        let run =
+            format!("threads-{}-{}", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
+        let (worlds, peers) = World::threads(&run, u32::try_from(self.ranks).unwrap_or(u32::MAX));
+        let (options, devices, body) = (&self.options, &self.devices, &body);
+        let ends: Vec<_> = std::thread::scope(|scope| {
+            let started: Vec<_> = worlds
+                .into_iter()
+                .zip(devices.iter().cycle())
+                .map(|(world, device)| {
+                    let peers = peers.clone();
+                    scope.spawn(move || rank(&world, device, options, peers, body))
+                })
+                .collect();
+            started.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
+        });
+        let mut results = Vec::with_capacity(ends.len());
+        for end in ends {
+            match end {
+                Ok(Ok(result)) => results.push(result),
+                Ok(Err(error)) => return Err(error),
+                Err(panic) => resume_unwind(panic),
+            }
+        }
+        Ok(results)
+    }
+}
+
+fn rank<R>(
+    world: &Arc<World>,
+    device: &Device,
+    options: &Options,
+    peers: Arc<Peers>,
+    body: impl Fn(Group) -> R,
+) -> Result<R, RendezvousError> {
+    let scope = RankScope { rank: world.rank, peers };
+    let members: Arc<[u32]> = (0..world.size).collect();
+    let plan = Plan {
+        id: world.next_group_id(&members),
+        me: world.rank as usize,
+        members,
+        device: device.clone(),
+        options: options.clone(),
+        step: Step::CreateGroup,
+    };
+    let group = Group::create(world, plan, &Wait::timeout(options.deadline))?;
+    let ended = catch_unwind(AssertUnwindSafe(|| body(group.clone())));
+    if ended.is_ok() {
+        // Clones that the body let escape are of no use from here on.
+        group.leave();
+    }
+    match ended {
+        Ok(result) => Ok(result),
+        Err(panic) => {
+            drop(scope);
+            std::mem::drop(group);
+            resume_unwind(panic)
+        }
+    }
+}
+
+/// A rank's stay in the run. Not Clone: dropped once, however the rank ends.
+#[derive(Debug)]
+struct RankScope {
+    rank: u32,
+    peers: Arc<Peers>,
+}
+
+impl Drop for RankScope {
+    fn drop(&mut self) {
+        // After an orderly end every group has heard a leave, which goes before this.
+        self.peers.announce_lost(self.rank);
+    }
+}

@@ -1,0 +1,276 @@
+//! Rendezvous: every member's memory, mapped into every member.
+
+pub(crate) mod record;
+
+pub use record::Mismatch;
+
+use std::sync::Arc;
+
+use symmem_hal::types::{Bytes, RankSet, Scope};
+use symmem_hal::{AllocError, DevicePtr, ExportError, Fault, ImportError, Kind, Memory, Wait};
+
+use crate::exchange::{ExchangeError, Handle, Part};
+use crate::failure::Failure;
+use crate::group::Group;
+use crate::handle::SymmetricMemory;
+use crate::liveness::Message;
+use crate::memory::retire::{self, Mapped};
+use crate::memory::{Allocation, View};
+use record::{About, Record, Step, compare};
+
+/// Why a rendezvous, or the creation of a group, failed. Nothing stays mapped.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RendezvousError {
+    /// The group has failed, or this rank has left it.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    /// Members did not meet.
+    #[error("rendezvous: {0}")]
+    Exchange(#[from] ExchangeError),
+    /// Members met and disagree. The same on every rank.
+    #[error("rendezvous: {0}")]
+    Mismatch(#[from] Mismatch),
+    /// The view is of no allocation of this rank: a peer's memory, say.
+    #[error("the view is not of an allocation of this rank, so it cannot be made symmetric")]
+    NotAllocated,
+    /// The allocation lies on another device than the group's.
+    #[error("the allocation is on {found}, the group on {expected}")]
+    OtherDevice {
+        /// The group's device.
+        expected: String,
+        /// The allocation's device.
+        found: String,
+    },
+    /// A rank could not export or map memory; the others have let go of it again.
+    #[error("ranks {ranks} could not map the group's memory{}", reason.as_ref().map_or(String::new(), |r| format!("; this rank: {r}")))]
+    Map {
+        /// Who could not.
+        ranks: RankSet,
+        /// Why, if this rank is one of them.
+        reason: Option<String>,
+    },
+    /// This rank lacks the memory for the table of addresses; nobody was spoken to.
+    #[error(transparent)]
+    Alloc(#[from] Arc<AllocError>),
+    /// A member's record cannot be read: it runs another release.
+    #[error("the records of ranks {ranks} cannot be read: they run another release of symmem")]
+    Unreadable {
+        /// Whose.
+        ranks: RankSet,
+    },
+}
+
+impl Fault for RendezvousError {
+    fn kind(&self) -> Kind {
+        match self {
+            RendezvousError::Failed(e) => e.kind(),
+            RendezvousError::Exchange(e) => e.kind(),
+            RendezvousError::Mismatch(_) | RendezvousError::Unreadable { .. } => Kind::Disagreement,
+            RendezvousError::NotAllocated | RendezvousError::OtherDevice { .. } => {
+                Kind::InvalidArgument
+            }
+            RendezvousError::Alloc(e) => e.kind(),
+            RendezvousError::Map { .. } => Kind::System,
+        }
+    }
+
+    fn ranks(&self) -> RankSet {
+        match self {
+            RendezvousError::Failed(e) => e.ranks(),
+            RendezvousError::Exchange(e) => e.ranks(),
+            RendezvousError::Mismatch(e) => e.ranks(),
+            RendezvousError::Map { ranks, .. } | RendezvousError::Unreadable { ranks } => {
+                ranks.clone()
+            }
+            _ => RankSet::new(),
+        }
+    }
+}
+
+impl From<AllocError> for RendezvousError {
+    fn from(error: AllocError) -> Self {
+        RendezvousError::Alloc(Arc::new(error))
+    }
+}
+
+/// One allocation of each member, mapped here. Tells the others when it goes.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    group: Membership,
+    pub ordinal: u64,
+    /// By group rank, this rank's own included.
+    pub memories: Vec<Memory>,
+    /// Their addresses, by group rank, where kernels of this rank's device can read them.
+    pub table: Memory,
+}
+
+/// Whose mapping it is, and how to tell the others that it is gone.
+#[derive(Debug, Clone)]
+pub(crate) struct Membership {
+    pub scope: Scope,
+    pub id: u64,
+    pub me: usize,
+    pub members: Arc<[u32]>,
+    pub voice: Arc<dyn crate::liveness::Voice>,
+}
+
+impl Mapping {
+    /// Who has this rank's part of it mapped, to the retire list.
+    pub(crate) fn mapped_by_peers(&self) -> Option<Mapped> {
+        let mut members = RankSet::first(self.memories.len());
+        members.remove(self.group.me);
+        (!members.is_empty()).then_some(Mapped {
+            scope: self.group.scope,
+            ordinal: self.ordinal,
+            members,
+        })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.memories.clear();
+        for (index, member) in self.group.members.iter().enumerate() {
+            if index != self.group.me {
+                let message = Message::Released { group: self.group.id, ordinal: self.ordinal };
+                self.group.voice.send(*member, message);
+            }
+        }
+    }
+}
+
+impl Group {
+    /// Makes a view's allocation symmetric: maps every member's into this rank, and this rank's
+    /// into every member. Collective on first use of the allocation in this group; after that a
+    /// local look-up that speaks to nobody.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`]; bad input ([`RendezvousError::NotAllocated`],
+    /// [`RendezvousError::OtherDevice`]) is found before anybody is spoken to.
+    pub fn rendezvous(
+        &self,
+        view: impl AsRef<View>,
+        wait: &Wait,
+    ) -> Result<SymmetricMemory, RendezvousError> {
+        let view = view.as_ref();
+        let allocation = view.allocation().ok_or(RendezvousError::NotAllocated)?;
+        if allocation.device().uuid() != self.device().uuid() {
+            return Err(RendezvousError::OtherDevice {
+                expected: self.device().name(),
+                found: allocation.device().name(),
+            });
+        }
+        self.check()?;
+        if let Some(mapping) = allocation.mapping(self.scope()) {
+            return Ok(SymmetricMemory::new(self.clone(), mapping, view.clone()));
+        }
+        let span =
+            tracing::info_span!("rendezvous", group = self.id(), bytes = allocation.bytes().get());
+        let _entered = span.enter();
+        let mut turn = self.meeting();
+        let ordinal = turn.next_ordinal();
+        let about = About { step: Step::Rendezvous, ordinal, view: Some(view), ..self.about() };
+        // Made before the meeting: a rank that lacks the memory for it says so before any effect.
+        let table = self.device().allocate_private(Bytes(8 * self.size() as u64))?;
+        let (memories, _) = self.exchange_memory(&mut turn, &about, allocation.memory(), wait)?;
+        let addresses: Vec<DevicePtr> = memories.iter().map(Memory::base).collect();
+        let written = table.write(Bytes::ZERO, bytemuck::cast_slice(&addresses));
+        debug_assert!(written.is_ok());
+        drop(turn);
+        let mapping = Arc::new(Mapping { group: self.membership(), ordinal, memories, table });
+        allocation.keep(self.scope(), mapping.clone());
+        Ok(SymmetricMemory::new(self.clone(), mapping, view.clone()))
+    }
+
+    /// The symmetric memory that an address of this rank lies in, whatever the offset. Local.
+    ///
+    /// # Errors
+    ///
+    /// [`NotSymmetric`] where the address is in no allocation, or in one that has had no
+    /// rendezvous in this group.
+    pub fn symmetric(&self, view: impl AsRef<View>) -> Result<SymmetricMemory, NotSymmetric> {
+        let view = view.as_ref();
+        let error = || NotSymmetric { address: view.ptr().get() };
+        let allocation = Allocation::containing(view.ptr()).ok_or_else(error)?;
+        let mapping = allocation.mapping(self.scope()).ok_or_else(error)?;
+        Ok(SymmetricMemory::new(self.clone(), mapping, view.clone()))
+    }
+}
+
+/// An address that is not of symmetric memory of the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "address {address:#x} is not in memory that had a rendezvous in this group: call group.rendezvous first"
+)]
+pub struct NotSymmetric {
+    /// The address.
+    pub address: u64,
+}
+
+impl Fault for NotSymmetric {
+    fn kind(&self) -> Kind {
+        Kind::InvalidArgument
+    }
+}
+
+/// Exchanges a record and memory: the part that group creation and rendezvous share. Two rounds:
+/// everybody's record and handle, then a vote on whether all of it could be mapped.
+pub(crate) fn exchange_memory(
+    gather: &mut dyn FnMut(Part) -> Result<Vec<Part>, ExchangeError>,
+    record: &Record,
+    memory: &Memory,
+    between_threads: bool,
+    me: usize,
+    import: &dyn Fn(Handle, usize) -> Result<Memory, ImportError>,
+) -> Result<(Vec<Memory>, Vec<Record>), RendezvousError> {
+    let handle = if between_threads {
+        Ok(Handle::Local(memory.clone()))
+    } else {
+        memory.export().map(Handle::Shared)
+    };
+    let failed: Option<ExportError> = handle.as_ref().err().map(|e| match e {
+        ExportError::Descriptor(e) => {
+            ExportError::Descriptor(std::io::Error::new(e.kind(), e.to_string()))
+        }
+        _ => ExportError::NotOwner,
+    });
+    // A rank that cannot export still comes: the others learn of it in the vote, not by a time-out.
+    let parts = gather(Part { payload: record.encode(), handle: handle.ok() })?;
+    let decoded: Vec<Option<Record>> = parts.iter().map(|p| Record::decode(&p.payload)).collect();
+    let unreadable: RankSet =
+        decoded.iter().enumerate().filter(|(_, r)| r.is_none()).map(|(i, _)| i).collect();
+    if !unreadable.is_empty() {
+        return Err(RendezvousError::Unreadable { ranks: unreadable });
+    }
+    let records: Vec<Record> = decoded.into_iter().flatten().collect();
+    compare(&records)?;
+    let mut memories = Vec::with_capacity(parts.len());
+    let mut trouble: Option<String> = failed.map(|e| e.to_string());
+    for (index, part) in parts.into_iter().enumerate() {
+        if index == me {
+            memories.push(memory.clone());
+            continue;
+        }
+        match part.handle.map(|handle| import(handle, index)) {
+            Some(Ok(memory)) => memories.push(memory),
+            Some(Err(e)) => trouble = trouble.or(Some(e.to_string())),
+            // That rank votes against, with its reason; this one has nothing to add.
+            None => {}
+        }
+    }
+    let whole = memories.len() == records.len() && trouble.is_none();
+    let votes = gather(Part { payload: vec![u8::from(trouble.is_none())], handle: None })?;
+    let against: RankSet =
+        votes.iter().enumerate().filter(|(_, v)| v.payload != [1]).map(|(i, _)| i).collect();
+    if !against.is_empty() || !whole {
+        return Err(RendezvousError::Map { ranks: against, reason: trouble });
+    }
+    Ok((memories, records))
+}
+
+/// Lets go of what a closed group knew of mapped memory.
+pub(crate) fn forget(scope: Scope) {
+    retire::forget_group(scope);
+}

@@ -1,0 +1,239 @@
+//! The agreement record: what each rank says of itself at group creation and rendezvous.
+//!
+//! Every rank sees every record and compares them in the same way, so all come to one verdict
+//! without a vote: the first field, in the order below, in which two ranks differ.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+use symmem_hal::types::{DType, RankSet};
+use symmem_hal::{Device, Fault, Kind};
+
+use crate::exchange::frame::WIRE_VERSION;
+use crate::group::Options;
+use crate::memory::View;
+
+/// What a rank calls when it says a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Step {
+    CreateGroup,
+    Split,
+    Rendezvous,
+}
+
+/// What must be equal on every rank.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Equal {
+    pub wire: u32,
+    pub step: Step,
+    pub run: String,
+    pub group: u64,
+    pub members: Vec<u32>,
+    pub generation: u32,
+    pub ordinal: u64,
+    pub bytes: u64,
+    pub offset: u64,
+    /// Name of the element type and the shape, where known.
+    pub dtype: Option<String>,
+    pub shape: Option<Vec<u64>>,
+    pub pad: u64,
+    pub workspace: u64,
+    pub max_lanes: u32,
+    pub max_blocks: u32,
+    pub deadline_ms: u64,
+    pub checked: bool,
+    pub first_epoch: u32,
+    pub determinism: String,
+    pub completion: String,
+    pub little_endian: bool,
+    /// Hash of the kernel sources and of the choice table: set by the layers that have them,
+    /// as sections.
+    pub sections: Vec<(String, String, String)>,
+}
+
+/// What may differ; choices use the minimum or the conjunction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Reported {
+    pub backend: u8,
+    pub device: [u8; 16],
+    pub device_name: String,
+    pub arch: String,
+    pub units: u32,
+    /// Blocks that can be resident at once; 0 where blocks mean nothing.
+    pub occupancy: u32,
+    pub peer_atomics: bool,
+    pub multicast: bool,
+    /// Versions of the driver and of libraries, where there are any.
+    pub versions: Vec<(String, String)>,
+    pub kernels: String,
+    pub host: String,
+    pub process: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub equal: Equal,
+    pub reported: Reported,
+}
+
+/// Ranks disagree about something that must be equal. The same on every rank; nothing was mapped.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("ranks disagree about {field}: {}", list(.values))]
+pub struct Mismatch {
+    /// What they disagree about.
+    pub field: String,
+    /// Each value and the ranks that have it; the one that most have first.
+    pub values: Vec<(String, RankSet)>,
+}
+
+impl Fault for Mismatch {
+    fn kind(&self) -> Kind {
+        Kind::Disagreement
+    }
+
+    /// The ranks outside the largest part.
+    fn ranks(&self) -> RankSet {
+        self.values.iter().skip(1).flat_map(|(_, ranks)| ranks.iter()).collect()
+    }
+}
+
+fn list(values: &[(String, RankSet)]) -> String {
+    let mut text = String::new();
+    for (i, (value, ranks)) in values.iter().enumerate() {
+        let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
+        let _ = write!(text, "{}{value} on {noun} {ranks}", if i == 0 { "" } else { ", " });
+    }
+    text
+}
+
+/// What a rendezvous or a group creation is about, beside the options.
+#[derive(Clone, Debug)]
+pub(crate) struct About<'a> {
+    pub step: Step,
+    pub run: &'a str,
+    pub group: u64,
+    pub members: &'a [u32],
+    pub generation: u32,
+    pub ordinal: u64,
+    pub view: Option<&'a View>,
+}
+
+impl Record {
+    pub(crate) fn new(about: &About<'_>, options: &Options, device: &Device) -> Self {
+        let view = about.view;
+        let capabilities = device.capabilities();
+        Record {
+            equal: Equal {
+                wire: WIRE_VERSION,
+                step: about.step,
+                run: about.run.to_owned(),
+                group: about.group,
+                members: about.members.to_vec(),
+                generation: about.generation,
+                ordinal: about.ordinal,
+                bytes: view.and_then(View::allocation).map_or(0, |a| a.bytes().get()),
+                offset: view.map_or(0, |v| v.offset().get()),
+                dtype: view.map(|v| v.dtype()).map(DType::name).map(str::to_owned),
+                shape: view.map(|v| v.layout().shape().to_vec()),
+                pad: options.pad.get(),
+                workspace: options.workspace.get(),
+                max_lanes: options.max_lanes,
+                max_blocks: options.max_blocks,
+                deadline_ms: u64::try_from(options.deadline.as_millis()).unwrap_or(u64::MAX),
+                checked: options.checked,
+                first_epoch: options.first_epoch,
+                determinism: format!("{:?}", options.determinism),
+                completion: format!("{:?}", options.completion),
+                little_endian: cfg!(target_endian = "little"),
+                sections: options.sections.clone(),
+            },
+            reported: Reported {
+                backend: device.kind().code(),
+                device: device.uuid().0,
+                device_name: device.name(),
+                arch: std::env::consts::ARCH.to_owned(),
+                units: capabilities.units,
+                occupancy: 0,
+                peer_atomics: capabilities.peer_atomics,
+                multicast: capabilities.multicast,
+                versions: vec![("symmem".to_owned(), env!("CARGO_PKG_VERSION").to_owned())],
+                kernels: "host".to_owned(),
+                host: host_name(),
+                process: std::process::id(),
+            },
+        }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        // The types above have no value that cannot be encoded.
+        postcard::to_stdvec(self).unwrap_or_default()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        postcard::from_bytes(bytes).ok()
+    }
+
+    /// The fields that must be equal, by name, in the order in which they are compared.
+    fn fields(&self) -> Vec<(String, String)> {
+        let e = &self.equal;
+        let mut fields: Vec<(String, String)> = vec![
+            ("the wire version".into(), e.wire.to_string()),
+            ("the run".into(), e.run.clone()),
+            ("the call".into(), format!("{:?}", e.step)),
+            ("the group".into(), format!("{:016x}", e.group)),
+            ("the members".into(), format!("{:?}", e.members)),
+            ("the generation".into(), e.generation.to_string()),
+            ("the rendezvous ordinal".into(), e.ordinal.to_string()),
+            ("the allocation's bytes".into(), e.bytes.to_string()),
+            ("the offset".into(), e.offset.to_string()),
+            ("the dtype".into(), format!("{:?}", e.dtype.as_deref().unwrap_or("none"))),
+            ("the shape".into(), e.shape.as_ref().map_or("none".into(), |s| format!("{s:?}"))),
+            ("the pad size".into(), e.pad.to_string()),
+            ("the workspace budget".into(), e.workspace.to_string()),
+            ("max_lanes".into(), e.max_lanes.to_string()),
+            ("MAX_BLOCKS".into(), e.max_blocks.to_string()),
+            ("the deadline (ms)".into(), e.deadline_ms.to_string()),
+            ("checked mode".into(), e.checked.to_string()),
+            ("the first epoch".into(), e.first_epoch.to_string()),
+            ("determinism".into(), e.determinism.clone()),
+            ("completion".into(), e.completion.clone()),
+            ("little-endian".into(), e.little_endian.to_string()),
+        ];
+        for (namespace, key, value) in &e.sections {
+            fields.push((format!("{namespace}.{key}"), value.clone()));
+        }
+        fields
+    }
+}
+
+/// The first field in which records differ.
+pub(crate) fn compare(records: &[Record]) -> Result<(), Mismatch> {
+    let all: Vec<Vec<(String, String)>> = records.iter().map(Record::fields).collect();
+    let Some(first) = all.first() else { return Ok(()) };
+    let longest = all.iter().max_by_key(|f| f.len()).unwrap_or(first);
+    for (i, (name, _)) in longest.iter().enumerate() {
+        // A section that a rank does not have differs from one that it has.
+        let value = |fields: &[(String, String)]| match fields.get(i) {
+            Some((n, v)) if n == name => v.clone(),
+            _ => "absent".to_owned(),
+        };
+        let mut values: Vec<(String, RankSet)> = Vec::new();
+        for (rank, fields) in all.iter().enumerate() {
+            let v = value(fields);
+            match values.iter_mut().find(|(known, _)| *known == v) {
+                Some((_, ranks)) => ranks.insert(rank),
+                None => values.push((v, RankSet::one(rank))),
+            }
+        }
+        if values.len() > 1 {
+            // Stable, so ties keep the order of ranks: the same on every rank.
+            values.sort_by_key(|(_, ranks)| core::cmp::Reverse(ranks.len()));
+            return Err(Mismatch { field: name.clone(), values });
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

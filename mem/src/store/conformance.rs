@@ -1,0 +1,329 @@
+//! What every store does, as one body of tests for all of them.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use symmem_hal::{CancelToken, Fault, Kind, Wait};
+
+use super::tcp::{StoreServer, TcpStore};
+use super::{LocalStore, Missing, PrefixStore, Store, StoreError};
+
+/// Gives handles of one fresh store, as different ranks hold them.
+type Ranks = Box<dyn Fn() -> Arc<dyn Store> + Send + Sync>;
+
+fn local() -> Ranks {
+    let store = LocalStore::new();
+    Box::new(move || Arc::new(store.clone()))
+}
+
+/// Each rank its own connection.
+fn tcp() -> Ranks {
+    let server = StoreServer::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    Box::new(move || {
+        let port = server.local_addr().port();
+        Arc::new(TcpStore::connect("127.0.0.1", port, &long()).unwrap())
+    })
+}
+
+/// All ranks on one connection, as the threads of a process.
+fn tcp_shared() -> Ranks {
+    let server = StoreServer::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = server.local_addr().port();
+    let store = TcpStore::connect("127.0.0.1", port, &long()).unwrap().hosting(server);
+    Box::new(move || Arc::new(store.clone()))
+}
+
+fn prefixed() -> Ranks {
+    let store: Arc<dyn Store> = Arc::new(LocalStore::new());
+    Box::new(move || Arc::new(PrefixStore::new(store.clone(), "run/1")))
+}
+
+/// Far beyond what any test needs.
+fn long() -> Wait {
+    Wait::seconds(120)
+}
+
+macro_rules! conformance {
+    ($($test:ident),* $(,)?) => {
+        conformance!(@module local, local, $($test),*);
+        conformance!(@module tcp, tcp, $($test),*);
+        conformance!(@module tcp_shared, tcp_shared, $($test),*);
+        conformance!(@module prefixed, prefixed, $($test),*);
+    };
+    (@module $module:ident, $make:ident, $($test:ident),*) => {
+        mod $module {
+            $(#[test] fn $test() { super::$test(&super::$make()); })*
+        }
+    };
+}
+
+conformance!(
+    values_come_back,
+    add_counts,
+    compare_set_swaps,
+    lists_of_keys,
+    missing_keys_are_named,
+    a_cancelled_token_ends_a_wait,
+    a_cancelled_token_prevents_a_call,
+    limits_are_refused_before_any_effect,
+    every_setter_wakes,
+    adds_of_many_threads_add_up,
+    one_of_many_swaps_wins,
+    waits_do_not_hold_up_sets,
+    all_ranks_meet,
+);
+
+fn values_come_back(ranks: &Ranks) {
+    let (a, b, wait) = (ranks(), ranks(), long());
+    a.set("k", b"v", &wait).unwrap();
+    assert_eq!(b.get("k", &wait).unwrap(), b"v");
+    let every: Vec<u8> = (0..=255).collect();
+    let large: Vec<u8> =
+        (0..8 << 20).map(|i: u32| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
+    for (key, value) in [("", &b""[..]), ("empty", b""), ("é/\0", &every), ("large", &large)] {
+        b.set(key, value, &wait).unwrap();
+        assert!(a.get(key, &wait).unwrap() == value, "{key:?}");
+    }
+    a.set("k", b"other", &wait).unwrap();
+    assert_eq!(a.get("k", &wait).unwrap(), b"other");
+}
+
+fn add_counts(ranks: &Ranks) {
+    let (a, b, wait) = (ranks(), ranks(), long());
+    assert_eq!(a.add("n", 5, &wait).unwrap(), 5);
+    assert_eq!(b.add("n", -7, &wait).unwrap(), -2);
+    assert_eq!(a.add("n", 0, &wait).unwrap(), -2);
+    assert_eq!(b.get("n", &wait).unwrap(), b"-2");
+    a.set("n", b"9223372036854775806", &wait).unwrap();
+    assert_eq!(a.add("n", 1, &wait).unwrap(), i64::MAX);
+    assert_eq!(a.add("n", i64::MIN, &wait).unwrap(), -1);
+}
+
+fn compare_set_swaps(ranks: &Ranks) {
+    let (a, wait) = (ranks(), long());
+    let swap =
+        |expected: &[u8], desired: &[u8]| a.compare_set("k", expected, desired, &wait).unwrap();
+    // Absent: stored only where nothing is expected.
+    assert_eq!(swap(b"x", b"y"), b"x");
+    assert!(!a.check(&["k"], &wait).unwrap());
+    assert_eq!(swap(b"", b"one"), b"one");
+    assert_eq!(swap(b"", b"two"), b"one");
+    assert_eq!(swap(b"two", b"three"), b"one");
+    assert_eq!(swap(b"one", b""), b"");
+    assert!(a.check(&["k"], &wait).unwrap());
+    assert_eq!(swap(b"", b"four"), b"four");
+}
+
+fn lists_of_keys(ranks: &Ranks) {
+    let (a, wait) = (ranks(), long());
+    a.wait(&[], &wait).unwrap();
+    assert!(a.check(&[], &wait).unwrap());
+    assert!(a.multi_get(&[], &wait).unwrap().is_empty());
+    a.set("a", b"1", &wait).unwrap();
+    a.set("b", b"", &wait).unwrap();
+    assert!(a.check(&["a"], &wait).unwrap());
+    assert!(!a.check(&["a", "c"], &wait).unwrap());
+    assert!(!a.check(&["c", "a"], &wait).unwrap());
+    a.wait(&["b", "a", "b"], &wait).unwrap();
+    assert_eq!(a.multi_get(&["b", "a", "b"], &wait).unwrap(), [&b""[..], b"1", b""]);
+    let names: Vec<String> = (0..5000).map(|i| format!("many/{i}")).collect();
+    let keys: Vec<&str> = names.iter().map(String::as_str).collect();
+    for key in &keys {
+        a.set(key, key.as_bytes(), &wait).unwrap();
+    }
+    let values = ranks().multi_get(&keys, &wait).unwrap();
+    assert!(values.iter().zip(&keys).all(|(value, key)| value == key.as_bytes()));
+    assert_eq!(values.len(), 5000);
+}
+
+fn missing(error: StoreError) -> Vec<String> {
+    assert_eq!(error.kind(), Kind::TimedOut, "{error}");
+    match error {
+        StoreError::TimedOut { missing: Missing::Keys(keys), elapsed, allowed, .. } => {
+            assert!(elapsed >= allowed, "{elapsed:?} of {allowed:?}");
+            keys
+        }
+        other => panic!("{other}"),
+    }
+}
+
+fn missing_keys_are_named(ranks: &Ranks) {
+    let (a, b, wait) = (ranks(), ranks(), long());
+    a.set("there", b"1", &wait).unwrap();
+    a.wait(&["there"], &wait).unwrap();
+    for millis in [0, 20] {
+        let short = Wait::millis(millis);
+        let ends_with = |found: Vec<String>, keys: &[&str]| {
+            assert_eq!(found.len(), keys.len(), "{found:?}");
+            assert!(found.iter().zip(keys).all(|(f, k)| f.ends_with(k)), "{found:?}");
+        };
+        ends_with(missing(b.get("absent", &short).unwrap_err()), &["absent"]);
+        let keys = ["absent/0", "there", "absent/1"];
+        ends_with(missing(b.wait(&keys, &short).unwrap_err()), &["absent/0", "absent/1"]);
+        ends_with(missing(b.multi_get(&keys, &short).unwrap_err()), &["absent/0", "absent/1"]);
+        // What is there needs no time, and the store is as usable as before.
+        b.wait(&["there"], &short).unwrap();
+        assert_eq!(b.get("there", &wait).unwrap(), b"1");
+        assert_eq!(b.add("n", 0, &wait).unwrap(), 0);
+    }
+    // Waits that were given up take no later value.
+    a.set("absent", b"now", &wait).unwrap();
+    assert_eq!(b.get("absent", &wait).unwrap(), b"now");
+}
+
+fn a_cancelled_token_ends_a_wait(ranks: &Ranks) {
+    let (a, b) = (ranks(), ranks());
+    let token = CancelToken::new();
+    let wait = long().with_cancel(token.clone());
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| a.get("never", &wait).unwrap_err());
+        b.set("other", b"", &long()).unwrap();
+        token.cancel();
+        let error = waiter.join().unwrap();
+        assert_eq!(error.kind(), Kind::Cancelled);
+        assert!(error.to_string().contains("never\""), "{error}");
+    });
+    a.set("never", b"1", &long()).unwrap();
+    assert_eq!(a.get("never", &long()).unwrap(), b"1");
+}
+
+fn a_cancelled_token_prevents_a_call(ranks: &Ranks) {
+    let a = ranks();
+    let token = CancelToken::new();
+    token.cancel();
+    let wait = long().with_cancel(token);
+    let errors = [
+        a.set("k", b"v", &wait).unwrap_err(),
+        a.add("k", 1, &wait).unwrap_err(),
+        a.compare_set("k", b"", b"v", &wait).unwrap_err(),
+        a.get("k", &wait).unwrap_err(),
+        a.wait(&["k"], &wait).unwrap_err(),
+        a.check(&["k"], &wait).unwrap_err(),
+        a.multi_get(&["k"], &wait).unwrap_err(),
+    ];
+    assert!(errors.iter().all(|error| error.kind() == Kind::Cancelled), "{errors:?}");
+    assert!(!a.check(&["k"], &long()).unwrap());
+}
+
+fn limits_are_refused_before_any_effect(ranks: &Ranks) {
+    let (a, wait) = (ranks(), long());
+    let long_key = "k".repeat((8 << 10) + 1);
+    let large = vec![0; (8 << 20) + 1];
+    let many = vec!["k"; (128 << 10) + 1];
+    for error in [
+        a.set(&long_key, b"", &wait).unwrap_err(),
+        a.set("k", &large, &wait).unwrap_err(),
+        a.compare_set("k", b"", &large, &wait).unwrap_err(),
+        a.compare_set("k", &large, b"", &wait).unwrap_err(),
+        a.get(&long_key, &wait).unwrap_err(),
+        a.wait(&many, &wait).unwrap_err(),
+        a.check(&many, &wait).unwrap_err(),
+        a.multi_get(&many, &wait).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), Kind::InvalidArgument);
+        assert!(error.to_string().len() < 1000, "{error}");
+        match error {
+            StoreError::TooLarge { found, limit, .. } => assert!(found > limit),
+            other => panic!("{other}"),
+        }
+    }
+    assert!(!a.check(&["k"], &wait).unwrap());
+}
+
+fn every_setter_wakes(ranks: &Ranks) {
+    let setter = ranks();
+    let set = |how: &str, key: &str| match how {
+        "set" => setter.set(key, b"1", &long()).unwrap(),
+        "add" => assert_eq!(setter.add(key, 1, &long()).unwrap(), 1),
+        _ => assert_eq!(setter.compare_set(key, b"", b"1", &long()).unwrap(), b"1"),
+    };
+    for how in ["set", "add", "compare_set"] {
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                let waiter = ranks();
+                scope.spawn(move || {
+                    let other = format!("{how}/other");
+                    waiter.wait(&[how, &other], &long()).unwrap();
+                    assert_eq!(waiter.get(how, &long()).unwrap(), b"1");
+                });
+            }
+            set(how, how);
+            set(how, &format!("{how}/other"));
+        });
+    }
+}
+
+fn adds_of_many_threads_add_up(ranks: &Ranks) {
+    const THREADS: i64 = 8;
+    const EACH: i64 = 100;
+    let seen = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let (store, seen) = (ranks(), &seen);
+            scope.spawn(move || {
+                for _ in 0..EACH {
+                    if store.add("n", 1, &long()).unwrap() == THREADS * EACH {
+                        seen.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(seen.into_inner(), 1);
+    assert_eq!(ranks().get("n", &long()).unwrap(), b"800");
+}
+
+fn one_of_many_swaps_wins(ranks: &Ranks) {
+    let start = Barrier::new(8);
+    let winners: Vec<Vec<u8>> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..8u8)
+            .map(|i| {
+                let (store, start) = (ranks(), &start);
+                scope.spawn(move || {
+                    start.wait();
+                    store.compare_set("leader", b"", &[i], &long()).unwrap()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(winners.iter().all(|winner| *winner == winners[0]), "{winners:?}");
+}
+
+/// Rank 0's threads wait for rank 1's and the other way round, on as many keys as there are threads
+/// and in several steps: a store whose waits block its other calls never gets through.
+fn waits_do_not_hold_up_sets(ranks: &Ranks) {
+    let (zero, one) = (ranks(), ranks());
+    thread::scope(|scope| {
+        for lane in 0..4 {
+            for (own, store) in [(0, &zero), (1, &one)] {
+                scope.spawn(move || {
+                    for step in 0..20 {
+                        let key = |rank| format!("lane/{lane}/{step}/{rank}");
+                        store.set(&key(own), b"x", &long()).unwrap();
+                        assert_eq!(store.get(&key(1 - own), &long()).unwrap(), b"x");
+                    }
+                });
+            }
+        }
+    });
+}
+
+fn all_ranks_meet(ranks: &Ranks) {
+    const RANKS: usize = 16;
+    let names: Vec<String> = (0..RANKS).map(|rank| format!("rank/{rank}")).collect();
+    let keys: Vec<&str> = names.iter().map(String::as_str).collect();
+    thread::scope(|scope| {
+        for rank in 0..RANKS {
+            let (store, keys) = (ranks(), &keys);
+            scope.spawn(move || {
+                store.set(keys[rank], &[rank as u8], &long()).unwrap();
+                let values = store.multi_get(keys, &long()).unwrap();
+                assert!((0..RANKS).all(|r| values[r] == [r as u8]));
+            });
+        }
+    });
+}

@@ -1,0 +1,218 @@
+//! What store calls report.
+
+use core::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use symmem_hal::{Fault, Kind};
+use thiserror::Error;
+
+use super::tcp::wire::WireError;
+
+/// Why a store call failed.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The bound passed first.
+    #[error(
+        "{store}: {operation} timed out after {elapsed:.3?} of {allowed:.3?}, missing {missing}"
+    )]
+    TimedOut {
+        /// The store.
+        store: Arc<str>,
+        /// The call.
+        operation: &'static str,
+        /// What did not come.
+        missing: Missing,
+        /// How long the call took.
+        elapsed: Duration,
+        /// How long it was allowed to take.
+        allowed: Duration,
+    },
+    /// The caller's token was cancelled.
+    #[error("{store}: {operation} of {} was cancelled after {elapsed:.3?}", KeyList(keys))]
+    Cancelled {
+        /// The store.
+        store: Arc<str>,
+        /// The call.
+        operation: &'static str,
+        /// Its keys.
+        keys: Vec<String>,
+        /// How long the call took.
+        elapsed: Duration,
+    },
+    /// The connection to the store ended. Later calls through this store fail with the same cause
+    /// at once.
+    #[error("{store}: lost during {operation} of {}: {cause}", KeyList(keys))]
+    Lost {
+        /// The store.
+        store: Arc<str>,
+        /// The call.
+        operation: &'static str,
+        /// Its keys.
+        keys: Vec<String>,
+        /// What ended the connection.
+        cause: LostCause,
+    },
+    /// An argument beyond the store's limits; nothing was sent or stored.
+    #[error(
+        "{store}: {operation} of {}: {what} of {found} is over the limit of {limit}",
+        KeyList(keys)
+    )]
+    TooLarge {
+        /// The store.
+        store: Arc<str>,
+        /// The call.
+        operation: &'static str,
+        /// Its keys, cut to a readable length.
+        keys: Vec<String>,
+        /// What is too large.
+        what: &'static str,
+        /// Its length in bytes, or its count.
+        found: usize,
+        /// The largest length or count.
+        limit: usize,
+    },
+    /// The value to add to is not a number; it was left as it is.
+    #[error("{store}: add to {key:?}, whose value {found:?} is not a decimal number of 64 bits")]
+    NotANumber {
+        /// The store.
+        store: Arc<str>,
+        /// The key.
+        key: String,
+        /// The start of its value.
+        found: String,
+    },
+    /// The sum does not fit; the number was left as it is.
+    #[error("{store}: adding {amount} to {key:?}, which is {stored}, leaves 64 bits")]
+    Overflow {
+        /// The store.
+        store: Arc<str>,
+        /// The key.
+        key: String,
+        /// Its value.
+        stored: i64,
+        /// What was to be added.
+        amount: i64,
+    },
+}
+
+impl Fault for StoreError {
+    fn kind(&self) -> Kind {
+        match self {
+            StoreError::TimedOut { .. } => Kind::TimedOut,
+            StoreError::Cancelled { .. } => Kind::Cancelled,
+            StoreError::Lost { .. } => Kind::System,
+            StoreError::TooLarge { .. }
+            | StoreError::NotANumber { .. }
+            | StoreError::Overflow { .. } => Kind::InvalidArgument,
+        }
+    }
+}
+
+/// What a call that timed out was waiting for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Missing {
+    /// These keys have no value.
+    Keys(Vec<String>),
+    /// At least one of these keys has no value; the server did not say which in time.
+    AmongKeys(Vec<String>),
+    /// The server did not answer a request about these keys.
+    Answer(Vec<String>),
+}
+
+impl Missing {
+    /// The keys it is about.
+    #[must_use]
+    pub fn keys(&self) -> &[String] {
+        match self {
+            Missing::Keys(keys) | Missing::AmongKeys(keys) | Missing::Answer(keys) => keys,
+        }
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Missing::Keys(keys) => write!(f, "{}", KeyList(keys)),
+            Missing::AmongKeys(keys) => write!(f, "at least one of {}", KeyList(keys)),
+            Missing::Answer(keys) => write!(f, "the server's answer for {}", KeyList(keys)),
+        }
+    }
+}
+
+/// What ended a connection.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum LostCause {
+    /// The server closed it: it ended, or it refused the request (its log says why).
+    #[error("the server closed the connection")]
+    Closed,
+    /// The operating system reported an error.
+    #[error("{0}")]
+    Io(#[source] Arc<io::Error>),
+    /// The server sent what the protocol does not allow.
+    #[error("the server does not follow the protocol: {0}")]
+    Protocol(#[from] WireError),
+    /// The server sent bytes that nothing asked for.
+    #[error("the server sent {bytes} bytes that answer no request")]
+    Unasked {
+        /// How many.
+        bytes: usize,
+    },
+}
+
+impl From<io::Error> for LostCause {
+    fn from(error: io::Error) -> Self {
+        LostCause::Io(Arc::new(error))
+    }
+}
+
+impl From<rustix::io::Errno> for LostCause {
+    fn from(error: rustix::io::Errno) -> Self {
+        io::Error::from(error).into()
+    }
+}
+
+/// The first few keys of a list and how many there are.
+struct KeyList<'a>(&'a [String]);
+
+impl fmt::Display for KeyList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 8;
+        let (noun, n) = (if self.0.len() == 1 { "key" } else { "keys" }, self.0.len());
+        f.write_str(noun)?;
+        for (i, key) in self.0.iter().take(SHOWN).enumerate() {
+            write!(f, "{} {key:?}", if i == 0 { "" } else { "," })?;
+        }
+        if n > SHOWN {
+            write!(f, " and {} more", n - SHOWN)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_name_keys_and_times() {
+        let error = StoreError::TimedOut {
+            store: "tcp://10.0.0.1:29500".into(),
+            operation: "multi_get",
+            missing: Missing::Keys((0..10).map(|i| format!("rank/{i}")).collect()),
+            elapsed: Duration::from_millis(1501),
+            allowed: Duration::from_millis(1500),
+        };
+        assert_eq!(
+            error.to_string(),
+            "tcp://10.0.0.1:29500: multi_get timed out after 1.501s of 1.500s, missing keys \
+             \"rank/0\", \"rank/1\", \"rank/2\", \"rank/3\", \"rank/4\", \"rank/5\", \"rank/6\", \
+             \"rank/7\" and 2 more"
+        );
+        assert_eq!(error.kind(), Kind::TimedOut);
+    }
+}

@@ -1,0 +1,83 @@
+//! The key-value store through which ranks meet.
+//!
+//! Does: small values under string keys, visible to every rank, with a wait for keys that are not
+//! there yet. [`LocalStore`] serves the threads of one process; [`tcp`] speaks PyTorch's TCPStore
+//! protocol as client and as server, so that ranks started by torchrun meet on the agent's store
+//! and Python and Rust ranks meet on one; [`PrefixStore`] is a namespace in any of them.
+//!
+//! Does not: persist anything, authenticate anyone, or carry bulk data. Who can reach a TCP store
+//! can read and change it.
+//!
+//! Choices:
+//! - The trait is object-safe and synchronous: it is used at start-up, by code that must not care
+//!   which store it was given. Every call is bounded by a [`Wait`]; no call waits for ever.
+//! - The semantics are those of PyTorch's `Store`, surprises included ([`Store::compare_set`]),
+//!   because ranks of both meet on one store.
+//! - No delete: a key of a run is written by one rank and read by others, and a reader that waits
+//!   for a key may rely on it being there afterwards.
+
+mod call;
+mod error;
+mod local;
+mod monitor;
+mod prefix;
+mod table;
+pub mod tcp;
+
+#[cfg(test)]
+mod conformance;
+
+pub use error::{LostCause, Missing, StoreError};
+pub use local::LocalStore;
+pub use prefix::PrefixStore;
+
+use core::fmt;
+
+use symmem_hal::Wait;
+
+/// A key-value store shared by ranks.
+///
+/// Values are bytes, at most 8 MiB; keys are text, at most 8 KiB. Calls from several threads may
+/// overlap: one that waits for keys does not hold up the others. A call whose token was cancelled
+/// before it began has no effect; one that is cancelled or times out later may have had its effect.
+///
+/// # Errors
+///
+/// All calls return [`StoreError`]; it names the store, the operation, the keys and the times.
+pub trait Store: Send + Sync + fmt::Debug {
+    /// Stores `value` under `key`, replacing what was there.
+    ///
+    /// On a network store the request is on its way when this returns; every later call through
+    /// the same store sees its effect.
+    fn set(&self, key: &str, value: &[u8], wait: &Wait) -> Result<(), StoreError>;
+
+    /// The value of `key`; waits until there is one.
+    fn get(&self, key: &str, wait: &Wait) -> Result<Vec<u8>, StoreError>;
+
+    /// Adds `amount` to the number under `key`, absent being 0, and returns the sum.
+    ///
+    /// The number is kept as decimal text, which is what [`get`](Self::get) returns.
+    fn add(&self, key: &str, amount: i64, wait: &Wait) -> Result<i64, StoreError>;
+
+    /// Stores `desired` if the value of `key` is `expected`, or if there is none and `expected` is
+    /// empty. Returns the value that is then there: `desired` after a success.
+    ///
+    /// Where there is no value and `expected` is not empty nothing is stored, and `expected` is
+    /// returned, as if it were there.
+    fn compare_set(
+        &self,
+        key: &str,
+        expected: &[u8],
+        desired: &[u8],
+        wait: &Wait,
+    ) -> Result<Vec<u8>, StoreError>;
+
+    /// Waits until every key has a value. An empty list is there at once.
+    fn wait(&self, keys: &[&str], wait: &Wait) -> Result<(), StoreError>;
+
+    /// Whether every key has a value now.
+    fn check(&self, keys: &[&str], wait: &Wait) -> Result<bool, StoreError>;
+
+    /// The values of all keys, in their order; waits until every one is there.
+    fn multi_get(&self, keys: &[&str], wait: &Wait) -> Result<Vec<Vec<u8>>, StoreError>;
+}

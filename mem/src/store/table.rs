@@ -1,0 +1,175 @@
+//! The keys and values themselves, and what the operations mean. No waiting, no limits on single
+//! keys or values; both stores are built on it.
+
+use std::collections::HashMap;
+
+use thiserror::Error;
+
+#[derive(Debug)]
+pub(super) struct Table {
+    values: HashMap<Box<[u8]>, Box<[u8]>>,
+    used: usize,
+    capacity: usize,
+}
+
+/// Why a table did not change.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(super) enum TableError {
+    #[error("the value {found:?} is not a decimal number of 64 bits")]
+    NotANumber { found: String },
+    #[error("adding {amount} to {stored} leaves 64 bits")]
+    Overflow { stored: i64, amount: i64 },
+    #[error("storing {needed} bytes more than the {used} held is over the limit of {capacity}")]
+    Full { needed: usize, used: usize, capacity: usize },
+}
+
+/// What an entry takes besides its bytes: two boxed slices, the map's share, allocator's slack.
+const ENTRY: usize = 96;
+
+impl Table {
+    /// A table of at most `capacity` bytes, keys and book-keeping included.
+    pub fn new(capacity: usize) -> Self {
+        Table { values: HashMap::new(), used: 0, capacity }
+    }
+
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        self.values.get(key).map(|value| &**value)
+    }
+
+    pub fn contains(&self, key: &[u8]) -> bool {
+        self.values.contains_key(key)
+    }
+
+    pub fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), TableError> {
+        let (freed, needed) = match self.values.get(key) {
+            Some(old) => (old.len(), value.len()),
+            None => (0, ENTRY + key.len() + value.len()),
+        };
+        let (used, capacity) = (self.used - freed, self.capacity);
+        if needed > capacity.saturating_sub(used) {
+            return Err(TableError::Full { needed, used, capacity });
+        }
+        self.used = used + needed;
+        match self.values.get_mut(key) {
+            Some(slot) => *slot = value.into(),
+            None => {
+                self.values.insert(key.into(), value.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The value afterwards; `None` if there is none, which is so only if `expected` is not empty.
+    pub fn compare_set(
+        &mut self,
+        key: &[u8],
+        expected: &[u8],
+        desired: &[u8],
+    ) -> Result<Option<&[u8]>, TableError> {
+        let equal = match self.get(key) {
+            Some(value) => value == expected,
+            None => expected.is_empty(),
+        };
+        if equal {
+            self.set(key, desired)?;
+        }
+        Ok(self.get(key))
+    }
+
+    pub fn add(&mut self, key: &[u8], amount: i64) -> Result<i64, TableError> {
+        let stored = match self.get(key) {
+            Some(value) => parse(value)?,
+            None => 0,
+        };
+        let sum = stored.checked_add(amount).ok_or(TableError::Overflow { stored, amount })?;
+        self.set(key, sum.to_string().as_bytes())?;
+        Ok(sum)
+    }
+}
+
+fn parse(value: &[u8]) -> Result<i64, TableError> {
+    let text = std::str::from_utf8(value).ok();
+    text.and_then(|text| text.trim().parse().ok()).ok_or_else(|| {
+        let found = String::from_utf8_lossy(value).chars().take(32).collect();
+        TableError::NotANumber { found }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn capacity_holds_at_its_edge() {
+        let mut table = Table::new(ENTRY + 10);
+        let full = |needed, used| Err(TableError::Full { needed, used, capacity: ENTRY + 10 });
+        assert_eq!(table.set(b"k", &[0; 10]), full(ENTRY + 11, 0));
+        assert_eq!(table.set(b"k", &[0; 9]), Ok(()));
+        assert_eq!(table.set(b"k", &[1; 10]), full(10, ENTRY + 1));
+        assert_eq!(table.get(b"k"), Some(&[0; 9][..]));
+        assert_eq!(table.set(b"k", &[]), Ok(()));
+        assert_eq!(table.set(b"l", &[]), full(ENTRY + 1, ENTRY + 1));
+        assert_eq!((table.used(), table.len()), (ENTRY + 1, 1));
+    }
+
+    #[test]
+    fn add_reads_text_and_refuses_the_rest() {
+        let mut table = Table::new(usize::MAX);
+        assert_eq!(table.add(b"n", -3), Ok(-3));
+        assert_eq!(table.get(b"n"), Some(&b"-3"[..]));
+        table.set(b"n", b" +40 ").unwrap();
+        assert_eq!(table.add(b"n", 2), Ok(42));
+        for text in ["", "x", "1x", "9223372036854775808"] {
+            table.set(b"n", text.as_bytes()).unwrap();
+            assert_eq!(table.add(b"n", 0), Err(TableError::NotANumber { found: text.into() }));
+        }
+        table.set(b"n", i64::MAX.to_string().as_bytes()).unwrap();
+        let overflow = TableError::Overflow { stored: i64::MAX, amount: 1 };
+        assert_eq!(table.add(b"n", 1), Err(overflow));
+        assert_eq!(table.add(b"n", i64::MIN), Ok(-1));
+    }
+
+    proptest! {
+        /// Against a plain list of pairs.
+        #[test]
+        fn agrees_with_a_list(steps in proptest::collection::vec((0..2u8, 0..3u8, 0..3u8, 0..3u8), 0..40)) {
+            let mut table = Table::new(usize::MAX);
+            let mut list: Vec<(u8, Vec<u8>)> = Vec::new();
+            let text = |n: u8| if n == 0 { Vec::new() } else { vec![n] };
+            for (op, key, a, b) in steps {
+                let (first, second) = (text(a), text(b));
+                let at = list.iter().position(|(k, _)| *k == key);
+                if op == 0 {
+                    table.set(&[key], &first).unwrap();
+                    match at {
+                        Some(i) => list[i].1 = first,
+                        None => list.push((key, first)),
+                    }
+                } else {
+                    match at {
+                        Some(i) if list[i].1 == first => list[i].1 = second.clone(),
+                        None if a == 0 => list.push((key, second.clone())),
+                        _ => {}
+                    }
+                    let now = list.iter().find(|(k, _)| *k == key).map(|(_, v)| v.as_slice());
+                    prop_assert_eq!(table.compare_set(&[key], &first, &second).unwrap(), now);
+                }
+            }
+            prop_assert_eq!(table.len(), list.len());
+            let bytes: usize = list.iter().map(|(_, v)| ENTRY + 1 + v.len()).sum();
+            prop_assert_eq!(table.used(), bytes);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The server.
+//!
+//! Does: serves any number of clients from one thread, within limits that hold whatever they send.
+//! Does not: look their names up, wait for any of them, or let one see that another misbehaves.
+
+mod event_loop;
+mod peer;
+mod stats;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use symmem_hal::{Fault, Kind};
+use thiserror::Error;
+
+use super::wake::Wake;
+use super::wire;
+use event_loop::EventLoop;
+use stats::Stats;
+
+pub use stats::{ConnectionStats, ServerStats};
+
+/// What a server lets its clients use. Exceeding one closes the connection that did, with a line in
+/// the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerLimits {
+    /// Of single messages.
+    pub wire: wire::Limits,
+    /// Connections at a time. The process's limit on descriptors may be lower.
+    pub connections: usize,
+    /// Bytes of keys and values, book-keeping included.
+    pub stored: usize,
+    /// Bytes of messages that are under way, over all connections.
+    pub buffered: usize,
+    /// How long a new connection may take to identify itself.
+    pub handshake: Duration,
+}
+
+impl ServerLimits {
+    /// 131072 connections, 1 GiB stored, 1 GiB buffered, 30 s for the handshake.
+    pub const DEFAULT: ServerLimits = ServerLimits {
+        wire: wire::Limits::DEFAULT,
+        connections: 128 << 10,
+        stored: 1 << 30,
+        buffered: 1 << 30,
+        handshake: Duration::from_secs(30),
+    };
+}
+
+/// Why a server did not start.
+#[derive(Debug, Error)]
+#[error("serving a store at {address}: {step}: {cause}")]
+pub struct ServeError {
+    /// The address that was to be bound.
+    pub address: SocketAddr,
+    /// What failed.
+    pub step: &'static str,
+    /// Why; `AddrInUse` where another server is there already.
+    #[source]
+    pub cause: io::Error,
+}
+
+impl Fault for ServeError {
+    fn kind(&self) -> Kind {
+        Kind::System
+    }
+}
+
+/// A server of PyTorch's TCPStore protocol, from its start to its drop.
+///
+/// Dropping it closes the port and every connection, and waits for its thread to end.
+#[derive(Debug)]
+pub struct StoreServer {
+    address: SocketAddr,
+    /// Watched by the thread: closed only after it has ended.
+    stop: Wake,
+    thread: Option<JoinHandle<()>>,
+    stats: Arc<Stats>,
+}
+
+impl StoreServer {
+    /// Serves at `address`, and only there; port 0 picks a free one.
+    ///
+    /// # Errors
+    ///
+    /// The address is in use or not this host's, or there is no descriptor or thread.
+    pub fn bind(address: SocketAddr) -> Result<Self, ServeError> {
+        Self::bind_with(address, ServerLimits::DEFAULT)
+    }
+
+    /// [`bind`](Self::bind) with other limits than the default ones.
+    ///
+    /// # Errors
+    ///
+    /// As [`bind`](Self::bind).
+    pub fn bind_with(address: SocketAddr, limits: ServerLimits) -> Result<Self, ServeError> {
+        let failed = |step| move |cause: io::Error| ServeError { address, step, cause };
+        let listener = listen(address).map_err(failed("binding"))?;
+        let address = listener.local_addr().map_err(failed("reading the port"))?;
+        let stats = Arc::new(Stats::default());
+        let stop = Wake::new().map_err(|errno| failed("making a descriptor")(errno.into()))?;
+        let event_loop = EventLoop::new(listener, &stop, limits, stats.clone())
+            .map_err(|errno| failed("watching the port")(errno.into()))?;
+        let thread = std::thread::Builder::new()
+            .name("symmem-store".into())
+            .spawn(move || event_loop.run())
+            .map_err(failed("starting a thread"))?;
+        Ok(StoreServer { address, stop, thread: Some(thread), stats })
+    }
+
+    /// Where it serves.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it did up to now.
+    #[must_use]
+    pub fn stats(&self) -> ServerStats {
+        self.stats.total()
+    }
+
+    /// What each open connection did up to now, in no order.
+    #[must_use]
+    pub fn connections(&self) -> Vec<ConnectionStats> {
+        self.stats.connections()
+    }
+}
+
+impl Drop for StoreServer {
+    fn drop(&mut self) {
+        self.stop.wake();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!(address = %self.address, "the store's thread had panicked");
+        }
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    // A restarted run must get the port while connections of the last one linger. It does not
+    // allow a second listener.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() && address.ip().is_unspecified() {
+        sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    rustix::net::bind(&socket, &address)?;
+    // As many as the system allows: all ranks connect at the same moment.
+    rustix::net::listen(&socket, i32::MAX)?;
+    Ok(socket.into())
+}

@@ -1,0 +1,180 @@
+//! One connection as the server sees it.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use rustix::event::epoll::EventFlags;
+use thiserror::Error;
+
+use super::stats::Moved;
+use crate::store::table::TableError;
+use crate::store::tcp::wire::WireError;
+
+/// Answers beyond this many bytes keep further requests of the connection waiting.
+const HIGH_WATER: usize = 256 << 10;
+
+/// Buffers keep this much between requests: little, since most connections idle.
+const KEPT: usize = 1 << 10;
+
+/// Why a connection is closed.
+#[derive(Debug, Error)]
+pub(super) enum Closing {
+    #[error("the client closed it")]
+    Done,
+    #[error("the client closed it within a request")]
+    Cut,
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Wire(#[from] WireError),
+    #[error("{0}")]
+    Table(#[from] TableError),
+    #[error("its first request is not VALIDATE")]
+    NotValidated,
+    #[error("no handshake within the limit")]
+    Silent,
+    #[error("a WAIT while another is in progress")]
+    SecondWait,
+    #[error("messages under way of {needed} bytes are over the limit of {limit}")]
+    Buffered { needed: usize, limit: usize },
+    #[error("an answer of {needed} bytes is over the limit of {limit}")]
+    Answer { needed: usize, limit: usize },
+}
+
+impl Closing {
+    /// Whether the client did what no honest client does.
+    pub fn is_violation(&self) -> bool {
+        !matches!(self, Closing::Done | Closing::Io(_))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Peer {
+    stream: TcpStream,
+    pub address: SocketAddr,
+    pub validated: bool,
+    pub input: Vec<u8>,
+    /// Bytes the input must hold before the next request can be whole.
+    pub needed: usize,
+    pub output: Vec<u8>,
+    written: usize,
+    /// The keys that the WAIT in progress has not seen yet. The server wakes it for the last one
+    /// only and then looks at the others: memory is linear in the request, and no key is looked at
+    /// again once it is there.
+    pub awaited: Vec<Box<[u8]>>,
+    /// What they took when the WAIT came.
+    pub awaited_bytes: usize,
+    /// What epoll was told to watch.
+    pub watched: EventFlags,
+    /// The bytes that the server's account holds for this connection.
+    pub accounted: usize,
+    pub moved: Arc<Moved>,
+}
+
+impl Peer {
+    pub fn new(stream: TcpStream, address: SocketAddr, moved: Arc<Moved>) -> Self {
+        Peer {
+            stream,
+            address,
+            validated: false,
+            input: Vec::new(),
+            needed: 0,
+            output: Vec::new(),
+            written: 0,
+            awaited: Vec::new(),
+            awaited_bytes: 0,
+            watched: EventFlags::IN,
+            accounted: 0,
+            moved,
+        }
+    }
+
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// Bytes of answers that the client has not taken.
+    fn unwritten(&self) -> usize {
+        self.output.len() - self.written
+    }
+
+    /// Whether the client takes its answers too slowly to be served now.
+    pub fn is_clogged(&self) -> bool {
+        self.unwritten() > HIGH_WATER
+    }
+
+    /// Whether the input may hold a whole request.
+    pub fn has_request(&self) -> bool {
+        !self.input.is_empty() && self.input.len() >= self.needed
+    }
+
+    /// Memory held for this connection.
+    pub fn held(&self) -> usize {
+        self.input.capacity() + self.output.capacity() + self.awaited_bytes
+    }
+
+    /// The events that let this connection go on: input unless it is clogged, output while there is
+    /// some. One that has requests left to serve asks for output too, which is ready at once: its
+    /// next turn comes after everybody else's.
+    pub fn wants(&self) -> EventFlags {
+        let mut events = EventFlags::empty();
+        events.set(EventFlags::IN, !self.is_clogged());
+        let more = self.has_request() && !self.is_clogged();
+        events.set(EventFlags::OUT, self.unwritten() > 0 || more);
+        events
+    }
+
+    /// Reads one block at most, so that no connection takes more than its turn.
+    pub fn read(&mut self, block: &mut [u8]) -> Result<usize, Closing> {
+        match (&self.stream).read(block) {
+            Ok(0) if self.input.is_empty() => Err(Closing::Done),
+            Ok(0) => Err(Closing::Cut),
+            Ok(n) => {
+                self.input.extend_from_slice(&block[..n]);
+                self.moved.received.add(n as u64);
+                Ok(n)
+            }
+            Err(error) => later(error).map(|()| 0),
+        }
+    }
+
+    /// Writes what the client takes now.
+    pub fn write(&mut self) -> Result<usize, Closing> {
+        let before = self.written;
+        while self.written < self.output.len() {
+            match (&self.stream).write(&self.output[self.written..]) {
+                Ok(n) => self.written += n,
+                Err(error) => {
+                    later(error)?;
+                    break;
+                }
+            }
+        }
+        let n = self.written - before;
+        self.moved.sent.add(n as u64);
+        if self.written == self.output.len() {
+            self.output.clear();
+            self.output.shrink_to(KEPT);
+            self.written = 0;
+        }
+        Ok(n)
+    }
+
+    /// Drops the requests that were served.
+    pub fn consume(&mut self, served: usize) {
+        self.input.drain(..served);
+        if self.input.is_empty() {
+            self.input.shrink_to(KEPT);
+        }
+    }
+}
+
+/// `Ok` for the errors that mean "not now".
+fn later(error: io::Error) -> Result<(), Closing> {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
+        _ => Err(error.into()),
+    }
+}

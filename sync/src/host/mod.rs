@@ -1,0 +1,15 @@
+//! The protocols on memory that a CPU can load from and store to: what kernels of the host and of
+//! the stub are made of.
+//!
+//! [`HostMemory`] says where the words are, [`Session`] takes one operation through the protocol,
+//! waiting where a poll misses. An executor in the layers above uses a session and moves payload;
+//! it contains no protocol.
+
+mod memory;
+mod session;
+mod signal;
+pub(crate) mod wait;
+
+pub use memory::HostMemory;
+pub use session::{Ended, LaneArgs, Session};
+pub(crate) use signal::{KERNELS, SignalArgs};

@@ -1,0 +1,177 @@
+//! Signals and barriers as kernels.
+#![allow(unsafe_code, reason = "kernels read their argument block and follow its addresses")]
+
+use core::convert::Infallible;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use symmem_hal::types::RankSet;
+use symmem_hal::{DevicePtr, Kernel, KernelSet, LaunchContext};
+
+use super::HostMemory;
+use super::wait::{Stopped, Waiter, ring, ring_all};
+use crate::protocol::barrier::{Barrier, Channel, Reset};
+use crate::protocol::control::Cause;
+use crate::protocol::{Epoch, Progress, SignalMemory, lane, slot};
+use crate::signals::fault;
+
+/// The kernels of this crate.
+pub(crate) static KERNELS: KernelSet = KernelSet {
+    name: "symmem-sync",
+    kernels: &[
+        Kernel { name: "barrier", args: size_of::<SignalArgs>(), host: barrier },
+        Kernel { name: "put_signal", args: size_of::<SignalArgs>(), host: put_signal },
+        Kernel { name: "wait_signal", args: size_of::<SignalArgs>(), host: wait_signal },
+        Kernel { name: "open_lanes", args: size_of::<SignalArgs>(), host: open_lanes },
+        Kernel { name: "reset_channel", args: size_of::<SignalArgs>(), host: reset_channel },
+    ],
+};
+
+/// Arguments of barrier, put and wait.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub(crate) struct SignalArgs {
+    pub table: DevicePtr,
+    pub channel: u32,
+    /// The other rank of a put or wait.
+    pub peer: u32,
+}
+
+/// Reads the block and follows its table.
+///
+/// # Safety
+///
+/// As for [`HostFn`](symmem_hal::HostFn), of a kernel that takes [`SignalArgs`].
+unsafe fn open<'a>(
+    context: &'a LaunchContext<'_>,
+    args: *const u8,
+) -> Option<(SignalArgs, HostMemory<'a>)> {
+    // SAFETY: the caller's promise.
+    let args = unsafe { *args.cast::<SignalArgs>() };
+    // SAFETY: launches of this crate pass the group's table and keep its regions.
+    let memory = unsafe { HostMemory::new(context, args.table, 0) }?;
+    Some((args, memory))
+}
+
+fn load(words: [&AtomicU32; 3]) -> Channel {
+    Channel::decode(words.map(|w| w.load(Ordering::Relaxed)))
+}
+
+fn store(words: [&AtomicU32; 3], channel: Channel) {
+    for (word, value) in words.into_iter().zip(channel.encode()) {
+        word.store(value, Ordering::Relaxed);
+    }
+}
+
+/// Reports a wait that ended early, and breaks the channel.
+fn give_up(
+    memory: &HostMemory<'_>,
+    args: SignalArgs,
+    stopped: Stopped<Infallible>,
+    missing: &RankSet,
+) {
+    let Stopped::Without { cause, writer } = stopped;
+    let (kind, ranks) = match cause {
+        Cause::Lost => (fault::LOST, &RankSet::one(writer)),
+        Cause::Cancelled => (fault::CANCELLED, missing),
+        Cause::Overdue | Cause::Aborted => (fault::TIMED_OUT, missing),
+    };
+    report(memory, args.channel, kind, ranks);
+    let words = memory.channel(args.channel as usize);
+    let mut channel = load(words);
+    channel.fail();
+    store(words, channel);
+}
+
+fn report(memory: &HostMemory<'_>, channel: u32, kind: u32, ranks: &RankSet) {
+    let (word, mask) = memory.fault();
+    for (i, m) in mask.iter().enumerate() {
+        let bits = (0..64).filter(|b| ranks.contains(i * 64 + b)).fold(0, |acc, b| acc | 1 << b);
+        m.store(bits, Ordering::Relaxed);
+    }
+    word.store(fault::encode(kind, channel), Ordering::Release);
+}
+
+unsafe fn open_lanes(context: &LaunchContext<'_>, args: *const u8) {
+    // SAFETY: as in `barrier`.
+    let Some((args, first)) = (unsafe { open(context, args) }) else { return };
+    let completed = Epoch::new(first.layout().first_epoch).unwrap_or(Epoch::FRESH);
+    for index in 0..first.layout().lanes {
+        // SAFETY: as in `open`.
+        if let Some(memory) = unsafe { HostMemory::new(context, args.table, index) } {
+            lane::initialise(&memory, completed);
+        }
+    }
+    ring_all(&first);
+}
+
+unsafe fn barrier(context: &LaunchContext<'_>, args: *const u8) {
+    // SAFETY: this kernel's arguments are SignalArgs (KERNELS).
+    let Some((args, memory)) = (unsafe { open(context, args) }) else { return };
+    let index = args.channel as usize;
+    let mut channel = load(memory.channel(index));
+    let Ok(mut barrier) = Barrier::arrive(&memory, index, &mut channel) else {
+        return report(&memory, args.channel, fault::BROKEN, &RankSet::new());
+    };
+    ring_all(&memory);
+    let ended = Waiter::new(context, &memory, false).until(|| Ok(barrier.poll()));
+    let missing = if ended.is_err() { barrier.missing() } else { RankSet::new() };
+    store(memory.channel(index), channel);
+    if let Err(stopped) = ended {
+        give_up(&memory, args, stopped, &missing);
+    }
+}
+
+unsafe fn put_signal(context: &LaunchContext<'_>, args: *const u8) {
+    // SAFETY: as in `barrier`.
+    let Some((args, memory)) = (unsafe { open(context, args) }) else { return };
+    let peer = args.peer as usize;
+    let word = memory.slot(args.channel as usize, SignalMemory::rank(&memory), peer);
+    on_slot(context, &memory, args, || slot::poll_put(word));
+}
+
+unsafe fn wait_signal(context: &LaunchContext<'_>, args: *const u8) {
+    // SAFETY: as in `barrier`.
+    let Some((args, memory)) = (unsafe { open(context, args) }) else { return };
+    let peer = args.peer as usize;
+    let word = memory.slot(args.channel as usize, peer, SignalMemory::rank(&memory));
+    on_slot(context, &memory, args, || slot::poll_wait(word));
+}
+
+/// Polls a slot until its step is made, and wakes the other side.
+fn on_slot(
+    context: &LaunchContext<'_>,
+    memory: &HostMemory<'_>,
+    args: SignalArgs,
+    mut step: impl FnMut() -> bool,
+) {
+    if load(memory.channel(args.channel as usize)).is_broken() {
+        return report(memory, args.channel, fault::BROKEN, &RankSet::new());
+    }
+    let writer = args.peer as usize;
+    let ended = Waiter::new(context, memory, false)
+        .until(|| Ok(if step() { Progress::Ready(()) } else { Progress::Pending { writer } }));
+    match ended {
+        Ok(()) => ring(memory, writer),
+        Err(stopped) => give_up(memory, args, stopped, &RankSet::one(writer)),
+    }
+}
+
+unsafe fn reset_channel(context: &LaunchContext<'_>, args: *const u8) {
+    // SAFETY: as in `barrier`.
+    let Some((args, memory)) = (unsafe { open(context, args) }) else { return };
+    let index = args.channel as usize;
+    let mut channel = load(memory.channel(index));
+    let mut reset = Reset::begin(&memory, index, &mut channel);
+    let mut waiter = Waiter::new(context, &memory, false);
+    let ended = waiter.until(|| {
+        let progress = reset.poll();
+        // Each poll may have published the next step of the reset.
+        ring_all(&memory);
+        Ok(progress)
+    });
+    let missing = if ended.is_err() { reset.missing() } else { RankSet::new() };
+    store(memory.channel(index), channel);
+    if let Err(stopped) = ended {
+        give_up(&memory, args, stopped, &missing);
+    }
+}

@@ -1,0 +1,185 @@
+//! How a CPU waits for a word: spin, yield, sleep.
+//!
+//! A rank spins for as long as a hand-off between two running ranks takes, yields for as long as
+//! the ranks of a busy machine need to get a turn, then sleeps on its doorbell. More ranks than
+//! cores is an ordinary case: there a spin only keeps the awaited rank from running, so it is cut
+//! short.
+//!
+//! # References
+//! - `futex(2)`, `membarrier(2)` (`MEMBARRIER_CMD_GLOBAL_EXPEDITED`), `sched_yield(2)`
+
+use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use rustix::thread::futex;
+use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
+use symmem_hal::{LaunchContext, Wait};
+
+use super::HostMemory;
+use crate::protocol::control::{Cause, Gate, Look};
+use crate::protocol::doorbell::{Doorbell, Fence, SLEEPING};
+use crate::protocol::{ControlMemory, Progress};
+
+/// Polls before the first yield where every rank has a core.
+const SPINS: u32 = 2000;
+
+/// As [`SPINS`], where ranks share cores.
+const SPINS_CROWDED: u32 = 40;
+
+/// Time of yielding before the first sleep.
+const YIELDING: Duration = Duration::from_micros(500);
+
+/// Longest sleep: bounds what a lost wake, a peer's death or a cancel costs.
+const NAP: Duration = Duration::from_millis(5);
+
+/// The order between a sleeper's announcement and its last look at the data. The sleeper pays for
+/// both sides with a system call; writers pay nothing.
+struct Membarrier;
+
+impl Membarrier {
+    /// Registers this process, once, so that sleepers of other processes reach its threads.
+    fn available() -> bool {
+        static AVAILABLE: OnceLock<bool> = OnceLock::new();
+        *AVAILABLE.get_or_init(|| {
+            membarrier_query().contains(
+                MembarrierQuery::GLOBAL_EXPEDITED | MembarrierQuery::REGISTER_GLOBAL_EXPEDITED,
+            ) && membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
+        })
+    }
+}
+
+impl Fence for Membarrier {
+    fn heavy(&self) {
+        // Where the system has none, a wake can be lost: the nap's end makes good for it.
+        if Self::available() {
+            let _ = membarrier(MembarrierCommand::GlobalExpedited);
+        }
+    }
+
+    fn light(&self) {
+        compiler_fence(Ordering::SeqCst);
+    }
+}
+
+/// Makes this process reachable for its peers' sleepers. To be called before it first writes.
+pub(crate) fn register() {
+    let _ = Membarrier::available();
+}
+
+/// Wakes every rank that sleeps for a word of this one. To be called after each store that a peer
+/// may wait for.
+pub(crate) fn ring_all(memory: &HostMemory<'_>) {
+    let me = ControlMemory::rank(memory);
+    for rank in (0..ControlMemory::world(memory)).filter(|r| *r != me) {
+        ring(memory, rank);
+    }
+}
+
+/// Wakes one rank, if it sleeps.
+pub(crate) fn ring(memory: &HostMemory<'_>, rank: usize) {
+    let word = memory.doorbell(rank);
+    if Doorbell::new(word).ring(&Membarrier) {
+        let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+    }
+}
+
+/// How a wait that ended early ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stopped<E> {
+    /// Nothing came from `writer`.
+    Without { cause: Cause, writer: usize },
+    /// What came was wrong.
+    Found(E),
+}
+
+/// The waits of one launch.
+pub(crate) struct Waiter<'a> {
+    wait: &'a Wait,
+    memory: &'a HostMemory<'a>,
+    /// Of the whole launch, counted from its first wait that does not end at once.
+    deadline: Option<Instant>,
+    /// Whether the group's abort ends its waits: not those of signals.
+    heeds_abort: bool,
+}
+
+impl<'a> Waiter<'a> {
+    pub(crate) fn new(
+        context: &'a LaunchContext<'_>,
+        memory: &'a HostMemory<'a>,
+        heeds_abort: bool,
+    ) -> Self {
+        Waiter { wait: context.wait(), memory, deadline: None, heeds_abort }
+    }
+
+    /// Polls until it is ready, by the ladder.
+    pub(crate) fn until<T, E>(
+        &mut self,
+        mut poll: impl FnMut() -> Result<Progress<T>, E>,
+    ) -> Result<T, Stopped<E>> {
+        let spins = spins(ControlMemory::world(self.memory));
+        for _ in 0..spins {
+            if let Progress::Ready(value) = poll().map_err(Stopped::Found)? {
+                return Ok(value);
+            }
+            core::hint::spin_loop();
+        }
+        self.patiently(poll)
+    }
+
+    #[cold]
+    fn patiently<T, E>(
+        &mut self,
+        mut poll: impl FnMut() -> Result<Progress<T>, E>,
+    ) -> Result<T, Stopped<E>> {
+        let started = Instant::now();
+        let deadline = *self.deadline.get_or_insert_with(|| self.wait.deadline());
+        let mut gate = Gate::every(1);
+        loop {
+            let writer = match poll().map_err(Stopped::Found)? {
+                Progress::Ready(value) => return Ok(value),
+                Progress::Pending { writer } => writer,
+            };
+            let now = Instant::now();
+            if let Some(cause) = gate.miss(|| self.look(writer, now >= deadline)) {
+                return Err(Stopped::Without { cause, writer });
+            }
+            if now.duration_since(started) < YIELDING {
+                std::thread::yield_now();
+                continue;
+            }
+            let word = self.memory.doorbell(ControlMemory::rank(self.memory));
+            Doorbell::new(word).announce(&Membarrier);
+            // Data may have come between the last poll and the announcement.
+            if let Progress::Ready(value) = poll().map_err(Stopped::Found)? {
+                return Ok(value);
+            }
+            nap(word, NAP.min(deadline.saturating_duration_since(now)));
+        }
+    }
+
+    fn look(&self, writer: usize, overdue: bool) -> Look {
+        let page = self.memory.control(ControlMemory::rank(self.memory));
+        Look {
+            aborted: self.heeds_abort && page.as_ref().is_some_and(|p| p.is_aborted()),
+            lost: page.as_ref().is_some_and(|p| p.is_lost(writer)),
+            cancelled: self.wait.is_cancelled(),
+            overdue,
+        }
+    }
+}
+
+fn spins(world: usize) -> u32 {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    let cores = *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
+    if world <= cores { SPINS } else { SPINS_CROWDED }
+}
+
+fn nap(word: &AtomicU32, time: Duration) {
+    let timeout = rustix::time::Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    };
+    // However it returns, the loop above looks again.
+    let _ = futex::wait(word, futex::Flags::empty(), SLEEPING, Some(&timeout));
+}

@@ -1,0 +1,335 @@
+//! What one rank keeps with a group for the protocols: the layout, the lanes' and channels' order,
+//! and how to hear of a failure.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use parking_lot::Mutex;
+use symmem_hal::types::{Bytes, Rank, Scope};
+use symmem_hal::{
+    Device, DeviceError, DevicePtr, Fault, Function, Health, KeepAlive, Kind, Launch, LoadError,
+    Memory, Module, Stream, StreamOrder, SyncError,
+};
+use symmem_mem::call::{Operation, Signature};
+use symmem_mem::liveness::{Gone, Status};
+use symmem_mem::{Failure, Group, Layer};
+
+use crate::host::{self, SignalArgs};
+use crate::layout::{ABORT, Bases, Layout, WorkspaceTooSmall};
+use crate::protocol::Epoch;
+use crate::protocol::control::{Reason, Record};
+use crate::signals::{SignalError, fault};
+
+/// A group's lanes and channels, on one rank.
+pub(crate) struct Shared {
+    pub(crate) layout: Layout,
+    pub(crate) table: DevicePtr,
+    pub(crate) lanes: Vec<LaneState>,
+    pub(crate) orders: Mutex<HashMap<OrderKey, StreamOrder>>,
+    pub(crate) stream: Stream,
+    pub(crate) functions: Functions,
+    pub(crate) status: Arc<Status>,
+    pub(crate) device: Device,
+    control: Control,
+    /// Kept mapped for whatever follows the table's addresses.
+    regions: Vec<Memory>,
+}
+
+/// What is private to one lane on the host side.
+#[derive(Debug)]
+pub(crate) struct LaneState {
+    pub order: StreamOrder,
+    /// Operations issued; changed only by whoever has the turn.
+    pub issued: AtomicU64,
+}
+
+/// What calls of a kind on a channel are ordered by. A put must not queue behind a wait of the
+/// other direction that needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum OrderKey {
+    Barrier(u32),
+    Put(u32, u32),
+    Wait(u32, u32),
+}
+
+/// The kernels of this crate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Functions {
+    pub barrier: Function,
+    pub put: Function,
+    pub wait: Function,
+    pub reset: Function,
+}
+
+/// A group cannot have lanes and channels.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrepareError {
+    /// Its workspace is too small.
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceTooSmall),
+    /// Its device has no stream for it.
+    #[error(transparent)]
+    Device(#[from] Arc<DeviceError>),
+    /// The stream on which its lanes are opened did not do so.
+    #[error(transparent)]
+    Stream(#[from] SyncError),
+    /// Another version of this layer in the process keeps its state with the group.
+    #[error("another version of symmem-sync uses this group")]
+    SlotTaken,
+    /// A kernel cannot be had on its device.
+    #[error(transparent)]
+    Load(#[from] Arc<LoadError>),
+}
+
+impl Fault for PrepareError {
+    fn kind(&self) -> Kind {
+        match self {
+            PrepareError::Workspace(e) => e.kind(),
+            PrepareError::Device(e) => e.kind(),
+            PrepareError::Load(e) => e.kind(),
+            PrepareError::SlotTaken => Kind::Unsupported,
+            PrepareError::Stream(e) => e.kind(),
+        }
+    }
+}
+
+impl From<DeviceError> for PrepareError {
+    fn from(error: DeviceError) -> Self {
+        PrepareError::Device(Arc::new(error))
+    }
+}
+
+impl From<LoadError> for PrepareError {
+    fn from(error: LoadError) -> Self {
+        PrepareError::Load(Arc::new(error))
+    }
+}
+
+impl Shared {
+    /// The group's, made on first use. Local: the memory was mapped when the group was made.
+    pub(crate) fn of(group: &Group) -> Result<&Arc<Self>, PrepareError> {
+        let slot = group.slot(Layer::Sync, || Self::new(group).map(Arc::new))?;
+        slot.ok_or(PrepareError::SlotTaken)
+    }
+
+    fn new(group: &Group) -> Result<Self, PrepareError> {
+        let options = group.options();
+        let (me, world) = (group.rank().index(), group.size());
+        let workspace = group.workspace_bytes();
+        let layout =
+            Layout::new(me, world, options.pad, workspace, options.max_lanes, options.checked)?
+                .with_first_epoch(options.first_epoch);
+        let device = group.device().clone();
+        let module: Module = device.load(&host::KERNELS)?;
+        let functions = Functions {
+            barrier: module.function("barrier")?,
+            put: module.function("put_signal")?,
+            wait: module.function("wait_signal")?,
+            reset: module.function("reset_channel")?,
+        };
+        host::wait::register();
+        let regions = group.regions().to_vec();
+        let start = group.workspace_ptr(me).get() - group.pad_ptr(me).get();
+        let mine = &regions[me];
+        write_table(group, &layout, mine, start);
+        let control = Control { memory: mine.clone(), start, layout, scope: group.scope() };
+        let table = DevicePtr::new(group.workspace_ptr(me).get() + layout.table);
+        let stream = device.default_stream()?;
+        open_lanes(&stream, module.function("open_lanes")?, table, group)?;
+        let told = control.clone();
+        group.status().set_probe(move || told.failure());
+        let (status, lost) = (Arc::downgrade(group.status()), control.clone());
+        group.status().on_change(Arc::new(move || {
+            if let Some(status) = status.upgrade() {
+                lost.set_lost(&status);
+            }
+        }));
+        // Who went before the line above is noted now.
+        control.set_lost(group.status());
+        Ok(Shared {
+            layout,
+            table,
+            lanes: (0..layout.lanes)
+                .map(|_| LaneState { order: StreamOrder::new(&device), issued: AtomicU64::new(0) })
+                .collect(),
+            orders: Mutex::default(),
+            stream,
+            functions,
+            status: group.status().clone(),
+            device,
+            control,
+            regions,
+        })
+    }
+
+    pub(crate) fn order(&self, key: OrderKey) -> StreamOrder {
+        self.orders.lock().entry(key).or_insert_with(|| StreamOrder::new(&self.device)).clone()
+    }
+
+    pub(crate) fn control(&self) -> &Control {
+        &self.control
+    }
+}
+
+impl core::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Shared")
+            .field("layout", &self.layout)
+            .field("regions", &self.regions.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Health for Shared {
+    fn failure(&self) -> Option<Arc<dyn Fault>> {
+        let failed = self.status.failure();
+        failed.or_else(|| self.control.take_signal_fault().map(|e| Arc::new(e) as Arc<dyn Fault>))
+    }
+}
+
+/// Makes lanes of zeroed words; peers wait for it in their first operation.
+#[allow(unsafe_code, reason = "launches a kernel")]
+fn open_lanes(
+    stream: &Stream,
+    function: Function,
+    table: DevicePtr,
+    group: &Group,
+) -> Result<(), PrepareError> {
+    let args = SignalArgs { table, channel: 0, peer: 0 };
+    let keep: [KeepAlive; 1] = [Arc::new(group.regions().to_vec())];
+    let wait = group.wait();
+    // SAFETY: the kernel takes SignalArgs; the table was written above, and the regions it leads
+    // to are kept until the launch has run.
+    let _ = unsafe { stream.launch(Launch::new(function, &args, &wait, &keep)) }?;
+    Ok(stream.synchronize(&wait)?)
+}
+
+fn write_table(group: &Group, layout: &Layout, mine: &Memory, start: u64) {
+    let mut table = bytemuck::bytes_of(layout).to_vec();
+    for rank in 0..group.size() {
+        let bases = Bases { pad: group.pad_ptr(rank), workspace: group.workspace_ptr(rank) };
+        table.extend_from_slice(bytemuck::bytes_of(&bases));
+    }
+    // In range by the layout, which was made for this memory.
+    let written = mine.write(Bytes(start + layout.table), &table);
+    debug_assert!(written.is_ok());
+}
+
+/// This rank's control page, seen from the host beside all streams.
+#[derive(Clone, Debug)]
+pub(crate) struct Control {
+    memory: Memory,
+    start: u64,
+    layout: Layout,
+    scope: Scope,
+}
+
+impl Control {
+    fn read<const N: usize>(&self, offset: u64) -> [u8; N] {
+        let mut bytes = [0; N];
+        let read = self.memory.read(Bytes(self.start + offset), &mut bytes);
+        debug_assert!(read.is_ok());
+        bytes
+    }
+
+    pub(crate) fn read_word(&self, offset: u64) -> u64 {
+        u64::from_ne_bytes(self.read(offset))
+    }
+
+    pub(crate) fn write_word(&self, offset: u64, value: u64) {
+        let written = self.memory.write(Bytes(self.start + offset), &value.to_ne_bytes());
+        debug_assert!(written.is_ok());
+    }
+
+    /// Whether the abort word is set. One load on the host.
+    pub(crate) fn is_aborted(&self) -> bool {
+        let aborted = u32::from_ne_bytes(self.read(ABORT)) != 0;
+        // What the reporter wrote before the abort word is read after this.
+        fence(Ordering::Acquire);
+        aborted
+    }
+
+    /// The failure that a kernel of this rank or of another has recorded.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        if !self.is_aborted() {
+            return None;
+        }
+        let world = self.layout.world as usize;
+        let words: Vec<AtomicU64> = (0..Record::words(world))
+            .map(|i| AtomicU64::new(self.read_word(self.layout.record + 8 * i as u64)))
+            .collect();
+        Record::load(&words, world).map(|record| self.tell(record))
+    }
+
+    fn tell(&self, record: Record) -> Failure {
+        let me = self.layout.rank as usize;
+        let record = record.seen_by(me);
+        let rank = |index: usize| Rank::in_scope(index as u32, self.scope);
+        let epoch = record.epoch.map_or(0, Epoch::get);
+        let operation = u8::try_from(record.operation).ok().and_then(Operation::from_code);
+        let culprit = rank(record.culprit.unwrap_or(record.reporter));
+        match record.reason {
+            Reason::TimedOut => Failure::TimedOut {
+                operation,
+                epoch,
+                ranks: record.missing,
+                reporter: rank(record.reporter),
+            },
+            Reason::PeerLost => Failure::PeerLost { rank: culprit, left: false },
+            Reason::CallMismatch(difference) => Failure::CallMismatch {
+                rank: culprit,
+                epoch,
+                mine: Signature(difference.mine.signature),
+                theirs: Signature(difference.theirs.signature),
+            },
+            Reason::LaneBusy => Failure::LaneBusy { lane: record.lane },
+            Reason::StaleGraph => Failure::StaleGraph,
+            Reason::Cancelled => {
+                Failure::Cancelled { operation, epoch, rank: rank(record.reporter) }
+            }
+            Reason::Device => Failure::Device("reported by a kernel".to_owned()),
+        }
+    }
+
+    /// How the last signal or barrier that ended early ended, told once.
+    pub(crate) fn take_signal_fault(&self) -> Option<SignalError> {
+        let word = self.read_word(self.layout.fault);
+        if word == 0 {
+            return None;
+        }
+        fence(Ordering::Acquire);
+        let ranks = (0..self.layout.world as usize)
+            .filter(|r| {
+                self.read_word(self.layout.fault + 16 + 8 * (r / 64) as u64) >> (r % 64) & 1 == 1
+            })
+            .collect();
+        self.write_word(self.layout.fault, 0);
+        let rank = |index: usize| Rank::in_scope(index as u32, self.scope);
+        fault::decode(word, ranks, rank)
+    }
+
+    /// Copies who is gone to where kernels look.
+    fn set_lost(&self, status: &Status) {
+        let gone = status.all_gone();
+        // What a rank stored before its end was told happens before a kernel sees the bit.
+        fence(Ordering::Release);
+        for word in 0..(self.layout.world as usize).div_ceil(64) {
+            let bits =
+                (0..64).filter(|b| gone.contains(word * 64 + b)).fold(0u64, |acc, b| acc | 1 << b);
+            self.write_word(self.layout.lost + 8 * word as u64, bits);
+        }
+    }
+
+    /// Whether a peer that a failure calls lost had in fact left.
+    pub(crate) fn refine(&self, failure: Failure, status: &Status) -> Failure {
+        match failure {
+            Failure::PeerLost { rank, .. } if status.gone(rank.index()) == Some(Gone::Left) => {
+                Failure::PeerLost { rank, left: true }
+            }
+            other => other,
+        }
+    }
+}
