@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use symmem_hal::types::{Rank, RankSet};
 use symmem_hal::{
-    Fault, Function, Health, KeepAlive, Kind, Launch, Launched, OrderError, Stream, SyncError, Wait,
+    Fault, Health, KeepAlive, Kind, Launch, Launched, OrderError, Stream, SyncError, Wait,
 };
 use symmem_mem::{Failure, Group, RankError, SymmetricMemory};
 
@@ -159,12 +159,8 @@ pub(crate) mod fault {
 
 /// Signals and barriers of a group; on [`Group`] and on [`SymmetricMemory`], which is its group's.
 ///
-/// On an inline stream a call returns when it has happened. On another it returns once enqueued,
-/// and [`Stream::synchronize`] reports how it went.
-///
-/// # Errors
-///
-/// All return [`SignalError`]; a bad channel or rank is refused before anything is stored.
+/// Each call makes a [`Signal`], which happens when it is [`run`](Signal::run) or put
+/// [`on`](Signal::on) a stream.
 pub trait Signals {
     /// The group.
     #[doc(hidden)]
@@ -178,57 +174,43 @@ pub trait Signals {
 
     /// Waits until every rank has come to this barrier of the channel. What any rank stored before
     /// it is visible to every rank after it.
-    fn barrier(&self, channel: Channel, stream: &Stream, wait: &Wait) -> Result<(), SignalError> {
-        let group = self.signal_group();
-        check_channel(group, channel)?;
-        if group.size() == 1 {
-            return Ok(group.check()?);
-        }
-        run(group, channel, OrderKey::Barrier(channel.0), stream, wait, 0, |s| s.functions.barrier)
+    fn barrier(&self, channel: Channel) -> Signal<'_> {
+        Signal::new(self.signal_group(), channel, Step::Barrier)
     }
 
     /// Waits until the slot to `peer` is empty, then fills it.
-    fn put_signal(
-        &self,
-        peer: Rank,
-        channel: Channel,
-        stream: &Stream,
-        wait: &Wait,
-    ) -> Result<(), SignalError> {
-        let group = self.signal_group();
-        let index = check(group, peer, channel)?;
-        run(group, channel, OrderKey::Put(channel.0, index), stream, wait, index, |s| {
-            s.functions.put
-        })
+    fn put_signal(&self, peer: Rank, channel: Channel) -> Signal<'_> {
+        Signal::new(self.signal_group(), channel, Step::Put(peer))
     }
 
     /// Waits until the slot from `peer` is full, then empties it.
-    fn wait_signal(
-        &self,
-        peer: Rank,
-        channel: Channel,
-        stream: &Stream,
-        wait: &Wait,
-    ) -> Result<(), SignalError> {
-        let group = self.signal_group();
-        let index = check(group, peer, channel)?;
-        run(group, channel, OrderKey::Wait(channel.0, index), stream, wait, index, |s| {
-            s.functions.wait
-        })
+    fn wait_signal(&self, peer: Rank, channel: Channel) -> Signal<'_> {
+        Signal::new(self.signal_group(), channel, Step::Wait(peer))
     }
 
     /// Makes a broken channel usable again: collective among all ranks, after which its slots are
     /// empty and its barrier is fresh.
-    fn reset_channel(
-        &self,
-        channel: Channel,
-        stream: &Stream,
-        wait: &Wait,
-    ) -> Result<(), SignalError> {
-        let group = self.signal_group();
-        check_channel(group, channel)?;
-        run(group, channel, OrderKey::Barrier(channel.0), stream, wait, 0, |s| s.functions.reset)
+    fn reset_channel(&self, channel: Channel) -> Signal<'_> {
+        Signal::new(self.signal_group(), channel, Step::Reset)
     }
+}
+
+/// A signal or barrier about to be issued.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "nothing happens before run() or on()"]
+pub struct Signal<'a> {
+    group: &'a Group,
+    channel: Channel,
+    step: Step,
+    wait: Option<&'a Wait>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Barrier,
+    Put(Rank),
+    Wait(Rank),
+    Reset,
 }
 
 impl Signals for Group {
@@ -243,52 +225,96 @@ impl Signals for SymmetricMemory {
     }
 }
 
-fn check_channel(group: &Group, channel: Channel) -> Result<(), SignalError> {
-    let channels = group.channels();
-    if channel.0 < channels {
-        Ok(())
-    } else {
-        Err(SignalError::ChannelOutOfRange { channel, channels })
+impl<'a> Signal<'a> {
+    fn new(group: &'a Group, channel: Channel, step: Step) -> Self {
+        Signal { group, channel, step, wait: None }
     }
-}
 
-fn check(group: &Group, peer: Rank, channel: Channel) -> Result<u32, SignalError> {
-    check_channel(group, channel)?;
-    Ok(group.index_of(peer)? as u32)
-}
+    /// The bound on its wait, instead of the group's.
+    pub fn wait(self, wait: &'a Wait) -> Self {
+        Signal { wait: Some(wait), ..self }
+    }
 
-fn run(
-    group: &Group,
-    channel: Channel,
-    key: OrderKey,
-    stream: &Stream,
-    wait: &Wait,
-    peer: u32,
-    function: impl Fn(&Shared) -> Function,
-) -> Result<(), SignalError> {
-    group.check()?;
-    let shared = Shared::of(group)?;
-    let order = shared.order(key);
-    let turn = order.enter(stream, wait)?;
-    let args = SignalArgs { table: shared.table, channel: channel.0, peer };
-    let kept: [KeepAlive; 1];
-    let keep: &[KeepAlive] = if stream.is_inline() {
-        &[]
-    } else {
-        kept = [shared.clone()];
-        &kept
-    };
-    // SAFETY: the kernel takes SignalArgs; the table and the regions it leads to live as long as
-    // `shared`, which this frame holds for an inline launch and `keep` for any other. Channel and
-    // peer are in range (checked by every caller).
-    let launched = unsafe { stream.launch(Launch::new(function(shared), &args, wait, keep)) }?;
-    drop(turn);
-    match launched {
-        Launched::Finished => shared.control().take_signal_fault().map_or(Ok(()), Err),
-        Launched::Queued => {
-            let health: Arc<dyn Health> = shared.clone();
-            stream.watch(Arc::downgrade(&health));
-            Ok(())
+    /// Issues it on the group's own stream: on the host it has happened at return.
+    ///
+    /// # Errors
+    ///
+    /// [`SignalError`]; a bad channel or rank is refused before anything is stored.
+    pub fn run(self) -> Result<(), SignalError> {
+        self.check()?;
+        let shared = Shared::of(self.group)?;
+        self.issue(shared, &shared.stream)
+    }
+
+    /// Issues it on a stream. On an inline stream it has happened at return; on another,
+    /// [`Stream::synchronize`] waits for it and reports how it went.
+    ///
+    /// # Errors
+    ///
+    /// [`SignalError`]; a bad channel or rank is refused before anything is stored.
+    pub fn on(self, stream: &Stream) -> Result<(), SignalError> {
+        self.check()?;
+        self.issue(Shared::of(self.group)?, stream)
+    }
+
+    fn check(&self) -> Result<(), SignalError> {
+        let (channel, channels) = (self.channel, self.group.channels());
+        if channel.0 >= channels {
+            return Err(SignalError::ChannelOutOfRange { channel, channels });
+        }
+        if let Step::Put(peer) | Step::Wait(peer) = self.step {
+            self.group.index_of(peer)?;
+        }
+        Ok(self.group.check()?)
+    }
+
+    fn issue(self, shared: &Arc<Shared>, stream: &Stream) -> Result<(), SignalError> {
+        let Channel(channel) = self.channel;
+        let functions = &shared.functions;
+        let (key, function, peer) = match self.step {
+            // Nobody to wait for; signals to oneself remain.
+            Step::Barrier if self.group.size() == 1 => return Ok(()),
+            Step::Barrier => (OrderKey::Barrier(channel), functions.barrier, 0),
+            Step::Reset => (OrderKey::Barrier(channel), functions.reset, 0),
+            Step::Put(peer) => {
+                let peer = peer.index() as u32;
+                (OrderKey::Put(channel, peer), functions.put, peer)
+            }
+            Step::Wait(peer) => {
+                let peer = peer.index() as u32;
+                (OrderKey::Wait(channel, peer), functions.wait, peer)
+            }
+        };
+        let default;
+        let wait = match self.wait {
+            Some(wait) => wait,
+            None => {
+                default = self.group.wait();
+                &default
+            }
+        };
+        let order = shared.order(key);
+        let turn = order.enter(stream, wait)?;
+        let args = SignalArgs { table: shared.table, channel, peer };
+        let kept: [KeepAlive; 1];
+        let keep: &[KeepAlive] = if stream.is_inline() {
+            &[]
+        } else {
+            kept = [shared.clone()];
+            &kept
+        };
+        // SAFETY: the kernel takes SignalArgs; the table and the regions it leads to live as long
+        // as `shared`, which the group holds during an inline launch and `keep` during any other.
+        // Channel and peer are in range (`check`).
+        let launched = unsafe { stream.launch(Launch::new(function, &args, wait, keep)) }?;
+        drop(turn);
+        match launched {
+            Launched::Finished => shared.control().take_signal_fault().map_or(Ok(()), Err),
+            Launched::Queued => {
+                let health: Arc<dyn Health> = shared.clone();
+                stream.watch(Arc::downgrade(&health));
+                Ok(())
+            }
         }
     }
 }

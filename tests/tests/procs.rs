@@ -13,7 +13,7 @@ fn child() {
     let h = group.rendezvous(&x, &group.wait()).unwrap();
     let t2 = t.elapsed();
     x.write(&vec![me as f32; 1000]).unwrap();
-    group.barrier(Channel(0), &stream, &group.wait()).unwrap();
+    group.barrier(Channel(0)).on(&stream).unwrap();
     for r in group.ranks() {
         let v: Tensor<f32> = h.remote(r).unwrap().try_into().unwrap();
         assert_eq!(v.to_vec().unwrap()[7], r.index() as f32);

@@ -29,11 +29,11 @@ fn run(device: Device, n: usize, algorithm: Algorithm, count: u64, symmetric: bo
                         (0..n).map(|r| (i % 100) as f32 + r as f32 + round as f32).sum();
                     assert_eq!(got[i as usize], want, "rank {me} index {i} round {round}");
                 }
-                group.barrier(Channel(3), &stream, &group.wait()).unwrap();
+                group.barrier(Channel(3)).on(&stream).unwrap();
                 let next = group.rank_at((me + 1) % n).unwrap();
                 let prev = group.rank_at((me + n - 1) % n).unwrap();
-                group.put_signal(next, Channel(1), &stream, &group.wait()).unwrap();
-                group.wait_signal(prev, Channel(1), &stream, &group.wait()).unwrap();
+                group.put_signal(next, Channel(1)).on(&stream).unwrap();
+                group.wait_signal(prev, Channel(1)).on(&stream).unwrap();
             }
             stream.synchronize(&Wait::seconds(10)).unwrap();
         })
