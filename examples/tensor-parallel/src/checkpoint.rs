@@ -1,4 +1,5 @@
 //! The files of the model: shape, tokenizer, weights.
+#![allow(unsafe_code, reason = "maps the weights")]
 
 use std::fs::File;
 use std::io::BufReader;

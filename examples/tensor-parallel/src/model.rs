@@ -180,3 +180,114 @@ impl<'a> FeedForward<'a> {
 fn norm(config: &Config, weights: &VarBuilder) -> Result<LayerNorm> {
     layer_norm(config.hidden_size, config.layer_norm_eps, weights.pp("LayerNorm"))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::hash::{DefaultHasher, Hash, Hasher};
+
+    use candle_core::{DType, Device, Shape};
+    use candle_nn::Init;
+    use candle_nn::var_builder::SimpleBackend;
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+    use symmem::launch::threads;
+    use symmem::prelude::Group;
+
+    use super::*;
+    use crate::difference::Difference;
+    use crate::shard::AllReduce;
+
+    const CONFIG: Config = Config {
+        hidden_size: 20,
+        intermediate_size: 33,
+        num_attention_heads: 5,
+        num_hidden_layers: 3,
+        vocab_size: 50,
+        max_position_embeddings: 16,
+        type_vocab_size: 2,
+        layer_norm_eps: 1e-12,
+    };
+
+    /// Weights for any name, the same for every rank.
+    struct Random;
+
+    impl SimpleBackend for Random {
+        fn get(
+            &self,
+            shape: Shape,
+            name: &str,
+            _: Init,
+            dtype: DType,
+            device: &Device,
+        ) -> Result<Tensor> {
+            let mut seed = DefaultHasher::new();
+            name.hash(&mut seed);
+            let mut random = StdRng::seed_from_u64(seed.finish());
+            let data = (0..shape.elem_count()).map(|_| random.random_range(-1f32..1.0)).collect();
+            Tensor::from_vec::<_, f32>(data, shape, device)?.to_dtype(dtype)
+        }
+
+        fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
+            Err(candle_core::Error::CannotFindTensor { path: name.to_owned() })
+        }
+
+        fn contains_tensor(&self, _: &str) -> bool {
+            true
+        }
+    }
+
+    type Rows = Vec<Vec<f32>>;
+
+    /// Two sentences, one of them padded, by this rank's shard and by the whole model.
+    fn embed(group: &Group) -> anyhow::Result<(Rows, Rows)> {
+        let device = Device::Cpu;
+        let ids = Tensor::new(&[[7u32, 49, 0, 3], [1, 30, 0, 0]], &device)?;
+        let mask = Tensor::new(&[[1f32, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]], &device)?;
+        let weights = VarBuilder::from_backend(Box::new(Random), DType::F32, device);
+        let input = Embeddings::load(&CONFIG, weights.pp("embeddings"))?.forward(&ids)?;
+        let all_reduce = AllReduce::of_shape(group, input.dims())?;
+        let embed = |shard| -> anyhow::Result<Rows> {
+            let encoder = Encoder::load(&CONFIG, weights.pp("encoder"), shard)?;
+            Ok(encoder.embed(&input, &mask)?.to_vec2()?)
+        };
+        Ok((embed(Shard::of(&all_reduce))?, embed(Shard::whole())?))
+    }
+
+    #[test]
+    fn shards_compute_what_the_whole_computes() {
+        for ranks in 1..=CONFIG.num_attention_heads {
+            let all = threads(ranks, |group| embed(&group).unwrap()).unwrap();
+            for (rank, (sharded, whole)) in all.iter().enumerate() {
+                Difference::largest(whole, sharded).unwrap().check().unwrap();
+                assert_eq!(sharded, &all[0].0, "rank {rank} of {ranks} has other bits than rank 0");
+            }
+        }
+    }
+
+    #[test]
+    fn more_ranks_than_heads_is_an_error_on_every_rank() {
+        for ended in threads(6, |group| embed(&group)).unwrap() {
+            let error = ended.unwrap_err().to_string();
+            assert_eq!(error, "5 attention heads cannot be split over 6 ranks");
+        }
+    }
+
+    #[test]
+    fn padding_does_not_matter() {
+        let embed = |ids: &[u32], mask: &[f32]| -> Rows {
+            let shape = (1, ids.len());
+            let ids = Tensor::from_slice(ids, shape, &Device::Cpu).unwrap();
+            let mask = Tensor::from_slice(mask, shape, &Device::Cpu).unwrap();
+            let weights = VarBuilder::from_backend(Box::new(Random), DType::F32, Device::Cpu);
+            let embeddings = Embeddings::load(&CONFIG, weights.pp("embeddings")).unwrap();
+            let encoder = Encoder::load(&CONFIG, weights.pp("encoder"), Shard::whole()).unwrap();
+            let input = embeddings.forward(&ids).unwrap();
+            encoder.embed(&input, &mask).unwrap().to_vec2().unwrap()
+        };
+        let bare = embed(&[7, 49, 3], &[1.0; 3]);
+        let padded = embed(&[7, 49, 3, 0, 0], &[1.0, 1.0, 1.0, 0.0, 0.0]);
+        Difference::largest(&bare, &padded).unwrap().check().unwrap();
+    }
+}
