@@ -73,7 +73,12 @@ fn start(args: &Args) -> Result<bool> {
     let checkpoint = Checkpoint::find(&args.model)?;
     let passed = |group: Group| {
         let ended = rank(&checkpoint, &args.sentences, &group);
-        ended.inspect_err(|e| eprintln!("rank {}: {e:#}", group.rank().index())).is_ok()
+        if let Err(e) = &ended {
+            // One write a line, so that lines of several ranks do not mix.
+            let line = format!("rank {}: {e:#}\n", group.rank().index());
+            eprint!("{line}");
+        }
+        ended.is_ok()
     };
     if args.threads {
         return Ok(threads(args.ranks.get(), passed)?.into_iter().all(|passed| passed));
@@ -91,7 +96,8 @@ fn launch(ranks: usize) -> Result<bool> {
     let mut job = Processes::new(program, ranks).args(std::env::args_os().skip(1)).spawn()?;
     // As long as they take: what a rank waits for is bounded.
     let ends = job.wait(&Wait::timeout(Duration::MAX))?;
-    for (rank, end) in ends.iter().enumerate().filter(|(_, end)| !end.success()) {
+    // A rank that exits has said why.
+    for (rank, end) in ends.iter().enumerate().filter(|(_, end)| end.code().is_none()) {
         eprintln!("rank {rank}: {end}");
     }
     Ok(ends.iter().all(|end| end.success()))

@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn known_splits() {
-        assert_eq!(ranges(12, 1).unwrap(), [0..12]);
+        assert_eq!(ranges(12, 2).unwrap(), [0..6, 6..12]);
         assert_eq!(ranges(12, 3).unwrap(), [0..4, 4..8, 8..12]);
         assert_eq!(ranges(12, 5).unwrap(), [0..2, 2..4, 4..7, 7..9, 9..12]);
         assert_eq!(Shard::whole().range(7, "things").unwrap(), 0..7);
