@@ -1,2 +1,73 @@
-//! The symmem command.
-fn main() {}
+//! `symmem`: what this machine offers, how fast it is, and ranks on one host.
+//!
+//! Does: [`info`] (what is supported here, and why not), [`bench`] (latency and bandwidth of the
+//! operations, every result checked), [`run`] (starts a program as ranks of this host). Standard
+//! output carries results only; progress, warnings and logs go to standard error.
+//!
+//! Does not: anything that the library cannot be asked for. The command uses its public interface
+//! alone.
+
+mod bench;
+mod info;
+mod run;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+/// Symmetric memory: what this machine offers, how fast it is, and ranks on one host.
+#[derive(Debug, Parser)]
+#[command(name = "symmem", version, max_term_width = 100)]
+struct Command {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Show devices, libraries and limits, and for every feature whether it is supported and why
+    Info(info::Args),
+    /// Measure an operation and check every result
+    Bench(bench::Args),
+    /// Start a program as ranks of this host
+    Run(run::Args),
+}
+
+fn main() -> ExitCode {
+    let command = Command::parse();
+    let filter =
+        EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let (action, outcome) = match command.action {
+        Action::Info(args) => ("info", info::info(&args).map_err(Failure::from)),
+        Action::Bench(args) => ("bench", bench::bench(&args).map_err(Failure::from)),
+        Action::Run(args) => ("run", run::run(&args).map_err(Failure::from)),
+    };
+    outcome.unwrap_or_else(|failure| {
+        eprintln!("symmem {action}: {failure}");
+        failure.exit_code()
+    })
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Info(#[from] info::InfoError),
+    #[error(transparent)]
+    Bench(#[from] bench::BenchError),
+    #[error(transparent)]
+    Run(#[from] run::RunError),
+}
+
+impl Failure {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Failure::Run(error) => error.exit_code().into(),
+            Failure::Info(_) | Failure::Bench(_) => ExitCode::FAILURE,
+        }
+    }
+}

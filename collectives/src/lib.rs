@@ -1,4 +1,47 @@
-//! Collectives layer of symmem.
+//! Collectives layer of symmem: operations of all ranks of a group on symmetric memory.
+//!
+//! # Does
+//!
+//! - All-reduce ([`AllReduceOps`]) of any count, type and operator, on any number of ranks, in place or
+//!   not, on views or on slices: by packets, one-shot, two-shot, or the fastest of them for the size.
+//! - *The same bits everywhere*: on every rank, at every repetition, for every size and algorithm, on
+//!   every backend ([`numerics`] says how each type is reduced).
+//!
+//! # Does not
+//!
+//! - Change its answer with the algorithm: they differ in time alone.
+//! - Take what it cannot do right: views with gaps, partial overlap, operators that a type does not
+//!   have are errors before anything is sent.
+//! - Say anything about *other* ranks' buffers when it completes, unless the group was made with
+//!   [`Completion::Group`](symmem_mem::Completion): barrier before you touch one.
+//!
+//! # Choices
+//!
+//! - *Builders*: `group.all_reduce(&x).op(op).into(&y).on(&stream)`. Copy, and without allocation.
+//! - *Validation, choice and plan are written once*; an executor contains neither. On the CPU it is
+//!   Rust, on GPUs one kernel source.
+//! - *The choice is a function of agreed values*: bytes, ranks, backend, workspace. Never of addresses.
+//! - *Inputs in symmetric memory are read where they lie* once they are large; all else is staged. All
+//!   ranks must do the same, and the signature says so if one does not.
+//!
+//! # Two ranks
+//!
+//! ```
+//! use symmem_collectives::mem::{Tensor, launch};
+//! use symmem_collectives::{AllReduceOps, ReduceOp};
+//!
+//! let sums = launch::threads(2, |group| {
+//!     let x = Tensor::<f32>::zeros(group.device(), &[1000])?;
+//!     let y = Tensor::<f32>::zeros(group.device(), &[1000])?;
+//!     x.write(&[group.rank().index() as f32 + 1.0; 1000])?;
+//!     group.all_reduce(&x).op(ReduceOp::Sum).into(&y).run()?;
+//!     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(y.to_vec()?)
+//! })?;
+//! for sum in sums {
+//!     assert_eq!(sum.unwrap(), [3.0; 1000]);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod all_reduce;
 mod choice;

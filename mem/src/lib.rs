@@ -1,4 +1,57 @@
-//! Memory layer of symmem.
+//! Memory layer of symmem: groups of ranks whose memory is mapped into each other.
+//!
+//! # Does
+//!
+//! - [`Group`]: the ranks of a run ([`launch::threads`], [`launch::Processes`], [`Group::from_env`]
+//!   under torchrun or `symmem run`), sub-groups that may overlap, splits by colour.
+//! - [`Allocation`], [`Tensor`], [`View`]: memory that a rank owns, and typed ranges of it.
+//! - Rendezvous: [`Group::rendezvous`] maps every member's allocation into every member, after all
+//!   members have agreed on everything that must be equal; what differs is one typed error, naming
+//!   field, ranks and values, on *every* rank.
+//! - Liveness: a peer that dies is known at once by a closed link, without heartbeats
+//!   ([`liveness`]), and every wait of the layers above looks there.
+//! - The stores through which ranks first meet ([`store`]), PyTorch's TCPStore among them, and what a
+//!   launcher says in the environment ([`bootstrap`]).
+//!
+//! # Does not
+//!
+//! - Give meaning to a group's pad and workspace: they are bytes here. Signals, barriers and lanes
+//!   are `symmem-sync`'s.
+//! - Hand out references into memory that a peer may write. [`View::read`] and [`View::write`] copy.
+//! - Span hosts, yet: a run on several hosts is refused by name.
+//! - Talk to anybody while allocating, viewing or dropping. Only calls that are documented as
+//!   collective meet other ranks, and each is bounded by a [`Wait`](symmem_hal::Wait).
+//!
+//! # Choices
+//!
+//! - *Descriptors travel by `SCM_RIGHTS` over a Unix socket*, never by ptrace or `pidfd_getfd`: no
+//!   privilege is needed in a container.
+//! - *"One host" is decided by meeting*: the process that binds the run's name in its network
+//!   namespace leads, and all prove that they know the run's token. Where ranks do not meet, the error
+//!   lists the hosts, users and namespaces.
+//! - *One to three requests to the store a rank*, however large the group.
+//! - *Dropped memory is retired, not freed*, until every member that mapped it has let go of it.
+//! - *Ranks are a type tied to their group*, so that a global rank cannot pass for a group's.
+//!
+//! # Two ranks
+//!
+//! ```
+//! use symmem_mem::{Tensor, launch};
+//!
+//! let seen = launch::threads(2, |group| {
+//!     // Local: nobody is spoken to.
+//!     let mine = Tensor::<u32>::zeros(group.device(), &[4])?;
+//!     mine.write(&[group.rank().index() as u32 + 1; 4])?;
+//!     // Collective: each rank's four words are mapped into the other. All have written before it.
+//!     let memory = group.rendezvous(&mine, &group.wait())?;
+//!     let other = group.rank_at(1 - group.rank().index())?;
+//!     let theirs: Tensor<u32> = memory.remote(other)?.try_into()?;
+//!     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(theirs.to_vec()?)
+//! })?;
+//! assert_eq!(seen[0].as_ref().unwrap(), &[2; 4]);
+//! assert_eq!(seen[1].as_ref().unwrap(), &[1; 4]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod bootstrap;
 pub mod call;

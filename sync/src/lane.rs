@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use symmem_hal::types::RankSet;
 use symmem_hal::{
-    Fault, Function, Health, KeepAlive, Kind, Launch, Launched, OrderError, Stream, SyncError, Wait,
+    Fault, Function, KeepAlive, Kind, Launch, Launched, OrderError, Stream, SyncError, Wait,
 };
 use symmem_mem::call::{Operation, Signature};
 use symmem_mem::{Failure, Group};
@@ -167,8 +167,7 @@ impl Lane<'_> {
                 Ok(())
             }
             Launched::Queued => {
-                let health: Arc<dyn Health> = shared.clone();
-                issue.stream.watch(Arc::downgrade(&health));
+                shared.enqueued(issue.stream);
                 Ok(())
             }
         }

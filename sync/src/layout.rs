@@ -162,8 +162,8 @@ impl Layout {
         if lane_bytes < least_lane {
             return Err(error);
         }
-        // An eighth of the lane for packets, as far as they are of use.
-        let packets = (lane_bytes / 8 / 2 / PACKET).clamp(6, MAX_PACKETS);
+        // An eighth of what is left for packets, as far as they are of use.
+        let packets = (6 + (lane_bytes - least_lane) / 8 / 2 / PACKET).min(MAX_PACKETS);
         let front_bytes = round(HEADER + packets * PACKET, LINE);
         let flags = fronts + 2 * front_bytes;
         let staging = round(flags + 2 * LINE, PAGE);

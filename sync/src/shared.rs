@@ -9,8 +9,8 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use parking_lot::Mutex;
 use symmem_hal::types::{Bytes, Rank, Scope};
 use symmem_hal::{
-    Device, DeviceError, DevicePtr, Fault, Function, Health, KeepAlive, Kind, Launch, LoadError,
-    Memory, Module, Stream, StreamOrder, SyncError,
+    Device, DeviceError, DevicePtr, Event, Fault, Function, Health, KeepAlive, Kind, Launch,
+    LoadError, Memory, Module, Stream, StreamOrder, SyncError,
 };
 use symmem_mem::call::{Operation, Signature};
 use symmem_mem::liveness::{Gone, Status};
@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) status: Arc<Status>,
     pub(crate) device: Device,
     control: Control,
+    /// Streams on which operations were enqueued.
+    used: Arc<Mutex<Vec<Stream>>>,
     /// Kept mapped for whatever follows the table's addresses.
     regions: Vec<Memory>,
 }
@@ -147,6 +149,9 @@ impl Shared {
                 lost.set_lost(&status);
             }
         }));
+        let used: Arc<Mutex<Vec<Stream>>> = Arc::default();
+        let (streams, marking) = (used.clone(), device.clone());
+        group.status().set_in_flight(move || mark_all(&streams.lock(), &marking));
         // Who went before the line above is noted now.
         control.set_lost(group.status());
         Ok(Shared {
@@ -161,12 +166,24 @@ impl Shared {
             status: group.status().clone(),
             device,
             control,
+            used,
             regions,
         })
     }
 
     pub(crate) fn order(&self, key: OrderKey) -> StreamOrder {
         self.orders.lock().entry(key).or_insert_with(|| StreamOrder::new(&self.device)).clone()
+    }
+
+    /// An operation was enqueued on `stream`: its outcome is asked for when the stream is
+    /// synchronised, and its end awaited when the group is left.
+    pub(crate) fn enqueued(self: &Arc<Self>, stream: &Stream) {
+        let health: Arc<dyn Health> = self.clone();
+        stream.watch(Arc::downgrade(&health));
+        let mut used = self.used.lock();
+        if used.iter().all(|s| s.id() != stream.id()) {
+            used.push(stream.clone());
+        }
     }
 
     pub(crate) fn control(&self) -> &Control {
@@ -205,6 +222,16 @@ fn open_lanes(
     // to are kept until the launch has run.
     let _ = unsafe { stream.launch(Launch::new(function, &args, &wait, &keep)) }?;
     Ok(stream.synchronize(&wait)?)
+}
+
+/// An event after all work of each stream that is not idle.
+fn mark_all(streams: &[Stream], device: &Device) -> Vec<Event> {
+    let busy = streams.iter().filter(|stream| !stream.is_idle());
+    busy.filter_map(|stream| {
+        let event = device.event();
+        stream.record(&event).ok().map(|()| event)
+    })
+    .collect()
 }
 
 fn write_table(group: &Group, layout: &Layout, mine: &Memory, start: u64) {

@@ -18,9 +18,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use symmem_hal::types::{Rank, RankSet};
-use symmem_hal::{
-    Fault, Health, KeepAlive, Kind, Launch, Launched, OrderError, Stream, SyncError, Wait,
-};
+use symmem_hal::{Fault, KeepAlive, Kind, Launch, Launched, OrderError, Stream, SyncError, Wait};
 use symmem_mem::{Failure, Group, RankError, SymmetricMemory};
 
 use crate::host::SignalArgs;
@@ -311,8 +309,7 @@ impl<'a> Signal<'a> {
         match launched {
             Launched::Finished => shared.control().take_signal_fault().map_or(Ok(()), Err),
             Launched::Queued => {
-                let health: Arc<dyn Health> = shared.clone();
-                stream.watch(Arc::downgrade(&health));
+                shared.enqueued(stream);
                 Ok(())
             }
         }

@@ -19,6 +19,7 @@ use rustix::process::{Pid, PidfdFlags};
 use super::frame::{self, Frame, MAX_FRAME, WIRE_VERSION};
 use super::token::{Side, Token, random};
 use super::{ExchangeError, RoundKey};
+use crate::liveness::fork::{self, LinkFd};
 
 /// Connections at once; one more is turned away at the door.
 const MAX_CONNECTIONS: usize = 4096;
@@ -56,7 +57,7 @@ impl Leader {
         );
         let stop = Arc::new(AtomicBool::new(false));
         let mut desk = Desk {
-            listener,
+            listener: LinkFd::new(listener),
             token,
             is_lost,
             stop: stop.clone(),
@@ -79,6 +80,8 @@ impl Drop for Leader {
         self.stop.store(true, Ordering::Release);
         let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take()
+            // A forked child has the handle and not the thread.
+            && !fork::is_child()
             && thread.join().is_err()
         {
             tracing::error!("the leader thread panicked");
@@ -87,7 +90,7 @@ impl Drop for Leader {
 }
 
 struct Desk {
-    listener: OwnedFd,
+    listener: LinkFd,
     token: Token,
     is_lost: IsLost,
     stop: Arc<AtomicBool>,
@@ -99,7 +102,7 @@ struct Desk {
 }
 
 struct Client {
-    socket: OwnedFd,
+    socket: LinkFd,
     process: Pid,
     state: State,
     out: VecDeque<Outgoing>,
@@ -223,8 +226,15 @@ impl Desk {
             let id = self.next;
             self.next += 1;
             let state = State::Greeting { nonce, since: Instant::now() };
-            self.clients
-                .insert(id, Client { socket, process: peer.pid, state, out: VecDeque::new() });
+            self.clients.insert(
+                id,
+                Client {
+                    socket: LinkFd::new(socket),
+                    process: peer.pid,
+                    state,
+                    out: VecDeque::new(),
+                },
+            );
             self.send(id, &Frame::Challenge { version: WIRE_VERSION, nonce }, Vec::new());
         }
     }

@@ -8,16 +8,18 @@ pub use options::{Completion, Determinism, Options};
 pub use subgroup::{Subgroup, SubgroupError};
 
 use std::any::Any;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::Wake;
 
 use parking_lot::{Mutex, MutexGuard};
 use symmem_hal::types::{Bytes, Rank, Scope};
-use symmem_hal::{Device, DevicePtr, Fault, Kind, Memory, Wait};
+use symmem_hal::{Device, DevicePtr, Event, Fault, Kind, Memory, Wait};
 
 use crate::exchange::{ExchangeError, Handle, Part, Round, RoundKey};
 use crate::failure::Failure;
-use crate::liveness::{Message, Status};
+use crate::liveness::{Message, Status, Voice};
+use crate::memory::retire;
 use crate::rendezvous::record::{About, Record, Reported, Step};
 use crate::rendezvous::{self, Membership, RendezvousError};
 use world::World;
@@ -140,6 +142,10 @@ impl Group {
         };
         let record = Record::new(&about, &options, &device);
         let bytes = options.region().unwrap_or(Bytes(u64::MAX));
+        // Known before anybody can be done here: a member may leave, or die, as soon as its own
+        // creation has ended, and must not do so unheard.
+        let status = Arc::new(Status::new(scope, members.len()));
+        world.register.add(id, scope, members.clone(), &status);
         let mut sequence = Sequence::default();
         let mut gather = |part| {
             let key = RoundKey {
@@ -168,8 +174,6 @@ impl Group {
         let import = |handle, _| import(&device, handle, bytes);
         let (regions, records) =
             rendezvous::exchange_memory(&mut gather, &record, &region, world.threads, me, &import)?;
-        let status = Arc::new(Status::new(scope, members.len()));
-        world.register.add(id, scope, members.clone(), &status);
         let inner = Inner {
             world: world.clone(),
             id,
@@ -223,12 +227,15 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// [`RankError::OtherGroup`].
+    /// [`RankError::OtherGroup`]; [`RankError::OutOfRange`] for a rank that the group never gave.
     pub fn index_of(&self, rank: Rank) -> Result<usize, RankError> {
-        if rank.scope() == self.0.scope {
-            Ok(rank.index())
-        } else {
+        let (index, size) = (rank.index(), self.size());
+        if rank.scope() != self.0.scope {
             Err(RankError::OtherGroup { rank })
+        } else if index >= size {
+            Err(RankError::OutOfRange { index, size })
+        } else {
+            Ok(index)
         }
     }
 
@@ -371,6 +378,7 @@ impl Group {
             me: self.0.me,
             members: self.0.members.clone(),
             voice: self.0.world.voice.clone(),
+            status: Arc::downgrade(&self.0.status),
         }
     }
 
@@ -435,16 +443,56 @@ fn import(
 }
 
 impl Inner {
+    /// Never blocks: operations still in flight are waited for by whoever completes them.
     fn leave(&self) {
         if !self.status.close() {
             return;
         }
-        for (index, member) in self.members.iter().enumerate() {
-            if index != self.me {
-                self.world.voice.send(*member, Message::Leave { group: self.id });
-            }
+        retire::forget_group(self.scope);
+        let farewell = Arc::new(Farewell {
+            id: self.id,
+            others: self
+                .members
+                .iter()
+                .copied()
+                .enumerate()
+                .filter(|(i, _)| *i != self.me)
+                .map(|(_, m)| m)
+                .collect(),
+            voice: self.world.voice.clone(),
+            in_flight: self.status.in_flight(),
+            awaited: AtomicUsize::new(0),
+        });
+        farewell.say();
+    }
+}
+
+/// Tells the others that this rank has left, once its last operation is done: what they wait for
+/// may be in it.
+struct Farewell {
+    id: u64,
+    others: Vec<u32>,
+    voice: Arc<dyn Voice>,
+    in_flight: Vec<Event>,
+    /// Which of them is awaited; one after the other, each wakes once.
+    awaited: AtomicUsize,
+}
+
+impl Farewell {
+    fn say(self: &Arc<Self>) {
+        let next = self.awaited.fetch_add(1, Ordering::AcqRel);
+        if let Some(event) = self.in_flight.get(next) {
+            return event.on_complete(self.clone().into());
         }
-        rendezvous::forget(self.scope);
+        for other in &self.others {
+            self.voice.send(*other, Message::Leave { group: self.id });
+        }
+    }
+}
+
+impl Wake for Farewell {
+    fn wake(self: Arc<Self>) {
+        self.say();
     }
 }
 

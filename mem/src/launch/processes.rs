@@ -30,6 +30,7 @@ pub struct Processes {
     env: Vec<(OsString, OsString)>,
     ranks: usize,
     piped: bool,
+    grouped: bool,
 }
 
 /// Why ranks could not be started. Those that had been are gone.
@@ -111,6 +112,7 @@ impl Processes {
             env: Vec::new(),
             ranks,
             piped: false,
+            grouped: false,
         }
     }
 
@@ -139,6 +141,14 @@ impl Processes {
     #[must_use]
     pub fn piped(mut self) -> Self {
         self.piped = true;
+        self
+    }
+
+    /// Makes each rank the leader of a process group, of its own process id: so that signals can
+    /// reach what a rank starts, too, and a terminal's interrupt reaches the launcher alone.
+    #[must_use]
+    pub fn process_groups(mut self) -> Self {
+        self.grouped = true;
         self
     }
 
@@ -208,6 +218,9 @@ impl Processes {
         }
         if self.piped {
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+        if self.grouped {
+            command.process_group(0);
         }
         let launcher = rustix::process::getpid();
         // SAFETY: the closure makes system calls only, which are async-signal-safe, and touches no

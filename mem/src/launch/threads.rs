@@ -82,15 +82,12 @@ impl Threads {
                 .collect();
             started.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
         });
-        let mut results = Vec::with_capacity(ends.len());
+        // A panic first: what it made of the other ranks is its consequence.
+        let mut returned = Vec::with_capacity(ends.len());
         for end in ends {
-            match end {
-                Ok(Ok(result)) => results.push(result),
-                Ok(Err(error)) => return Err(error),
-                Err(panic) => resume_unwind(panic),
-            }
+            returned.push(end.unwrap_or_else(|panic| resume_unwind(panic)));
         }
-        Ok(results)
+        returned.into_iter().collect()
     }
 }
 
@@ -113,15 +110,21 @@ fn rank<R>(
     };
     let group = Group::create(world, plan, &Wait::timeout(options.deadline))?;
     let ended = catch_unwind(AssertUnwindSafe(|| body(group.clone())));
-    if ended.is_ok() {
-        // Clones that the body let escape are of no use from here on.
-        group.leave();
-    }
     match ended {
-        Ok(result) => Ok(result),
+        Ok(result) => {
+            let wait = Wait::timeout(options.deadline);
+            for event in group.status().in_flight() {
+                if let Err(e) = event.synchronize(&wait) {
+                    tracing::warn!(rank = world.rank, error = %e, "a rank ends with work in flight");
+                }
+            }
+            // Clones that the body let escape are of no use from here on.
+            group.leave();
+            Ok(result)
+        }
         Err(panic) => {
+            // Lost, not left.
             drop(scope);
-            std::mem::drop(group);
             resume_unwind(panic)
         }
     }

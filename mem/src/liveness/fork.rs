@@ -8,7 +8,8 @@
 //! - `pthread_atfork(3)`; `signal-safety(7)`, whose rules bind the handler.
 #![allow(unsafe_code, reason = "registers a fork handler and closes raw descriptors in it")]
 
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -39,11 +40,12 @@ extern "C" fn in_child() {
 /// A descriptor that a forked child must not keep.
 #[derive(Debug)]
 pub(crate) struct LinkFd {
-    fd: Option<OwnedFd>,
+    fd: ManuallyDrop<OwnedFd>,
     slot: Option<usize>,
 }
 
 impl LinkFd {
+    /// Takes a descriptor. From the first one on, a forked child knows that it is one.
     pub(crate) fn new(fd: OwnedFd) -> Self {
         static REGISTER: Once = Once::new();
         REGISTER.call_once(|| {
@@ -60,11 +62,13 @@ impl LinkFd {
         if slot.is_none() {
             tracing::warn!(limit = SLOTS, "more links than a forked child can close");
         }
-        LinkFd { fd: Some(fd), slot }
+        LinkFd { fd: ManuallyDrop::new(fd), slot }
     }
+}
 
-    pub(crate) fn as_fd(&self) -> Option<&OwnedFd> {
-        self.fd.as_ref()
+impl AsFd for LinkFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 
@@ -72,11 +76,12 @@ impl Drop for LinkFd {
     fn drop(&mut self) {
         if is_child() {
             // Closed by the handler; the number may be somebody else's by now.
-            std::mem::forget(self.fd.take());
             return;
         }
         if let Some(slot) = self.slot {
             LINKS[slot].store(-1, Ordering::Relaxed);
         }
+        // SAFETY: dropped here only, once, and not used afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.fd) };
     }
 }

@@ -123,7 +123,7 @@ impl Voice for Links {
 impl Link {
     /// Sends what it can; `false` if something is left.
     fn flush(&mut self) -> bool {
-        let Some(socket) = self.socket.as_fd() else { return true };
+        let socket = &*self.socket;
         while let Some(message) = self.out.front() {
             let mut space = [0; MAX_MESSAGE];
             let sent = postcard::to_slice(message, &mut space)
@@ -144,9 +144,7 @@ impl Link {
 
 impl Inner {
     fn ring(&self) {
-        if let Some(bell) = self.bell.as_fd() {
-            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
-        }
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 }
 
@@ -182,18 +180,16 @@ fn snapshot(inner: &Inner) -> Option<Vec<Watched>> {
 }
 
 fn watch_loop(inner: &Arc<Inner>) {
-    let Some(bell) = inner.bell.as_fd() else { return };
+    let bell = &inner.bell;
     loop {
         let Some(watched) = snapshot(inner) else { return };
         let mut fds = vec![PollFd::new(bell, PollFlags::IN)];
         for Watched { socket, process, pending, .. } in &watched {
             let events = if *pending { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-            let process = process.as_ref().and_then(|p| p.as_fd());
-            let Some(socket) = socket.as_fd() else { continue };
-            fds.push(PollFd::new(socket, events));
+            fds.push(PollFd::new(&**socket, events));
             // A peer without a process descriptor gets its socket polled twice instead.
             fds.push(PollFd::new(
-                process.unwrap_or(socket),
+                &**process.as_ref().unwrap_or(socket),
                 if process.is_some() { PollFlags::IN } else { PollFlags::empty() },
             ));
         }
@@ -235,7 +231,6 @@ fn watch_loop(inner: &Arc<Inner>) {
 
 /// Reads all that a link holds; `true` if it is closed.
 fn hear(inner: &Inner, peer: u32, socket: &LinkFd) -> bool {
-    let Some(socket) = socket.as_fd() else { return false };
     let mut space = [0; MAX_MESSAGE];
     loop {
         match frame::receive(socket.as_fd(), &mut space) {

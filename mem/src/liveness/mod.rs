@@ -1,8 +1,8 @@
 //! Who is alive, who has left, who is lost.
 //!
 //! There is no heartbeat: slow is not dead. Between two processes there is one link, a socket pair
-//! that the kernel closes when either ends, however it ends ([`links`]). Between ranks that are
-//! threads, a rank's scope announces its end ([`peers`]). Both feed the same [`Status`], one a
+//! that the kernel closes when either ends, however it ends. Between ranks that are
+//! threads, a rank's scope announces its end. Both feed the same [`Status`], one a
 //! group, in which every wait looks.
 
 pub(crate) mod fork;

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use symmem_hal::types::{Rank, RankSet, Scope};
-use symmem_hal::{Fault, Health};
+use symmem_hal::{Event, Fault, Health};
 
 use crate::failure::Failure;
 
@@ -19,6 +19,7 @@ pub enum Gone {
 }
 
 type Alarm = Arc<dyn Fn() + Send + Sync>;
+type InFlight = Box<dyn Fn() -> Vec<Event> + Send + Sync>;
 type Probe = Box<dyn Fn() -> Option<Failure> + Send + Sync>;
 
 /// The host-side twin of a group's control page: who is gone, and the first failure.
@@ -34,6 +35,7 @@ pub struct Status {
     failure: OnceLock<Failure>,
     alarms: Mutex<Vec<Alarm>>,
     probe: OnceLock<Probe>,
+    in_flight: OnceLock<InFlight>,
 }
 
 impl Status {
@@ -48,6 +50,7 @@ impl Status {
             failure: OnceLock::new(),
             alarms: Mutex::new(Vec::new()),
             probe: OnceLock::new(),
+            in_flight: OnceLock::new(),
         }
     }
 
@@ -138,6 +141,20 @@ impl Status {
     /// group's control page. The first call counts.
     pub fn set_probe(&self, probe: impl Fn() -> Option<Failure> + Send + Sync + 'static) {
         let _ = self.probe.set(Box::new(probe));
+    }
+
+    /// Lets the group know which operations of this rank are in flight: events of the streams that
+    /// the layer above has used. The first call counts.
+    pub fn set_in_flight(&self, events: impl Fn() -> Vec<Event> + Send + Sync + 'static) {
+        let _ = self.in_flight.set(Box::new(events));
+    }
+
+    pub(crate) fn in_flight(&self) -> Vec<Event> {
+        self.in_flight.get().map_or_else(Vec::new, |events| events())
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     /// Takes no new work. Returns whether it took some before.

@@ -4,7 +4,7 @@ pub(crate) mod record;
 
 pub use record::Mismatch;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use symmem_hal::types::{Bytes, RankSet, Scope};
 use symmem_hal::{AllocError, DevicePtr, ExportError, Fault, ImportError, Kind, Memory, Wait};
@@ -13,8 +13,8 @@ use crate::exchange::{ExchangeError, Handle, Part};
 use crate::failure::Failure;
 use crate::group::Group;
 use crate::handle::SymmetricMemory;
-use crate::liveness::Message;
-use crate::memory::retire::{self, Mapped};
+use crate::liveness::{Message, Status, Voice};
+use crate::memory::retire::Mapped;
 use crate::memory::{Allocation, View};
 use record::{About, Record, Step, compare};
 
@@ -53,8 +53,10 @@ pub enum RendezvousError {
     /// This rank lacks the memory for the table of addresses; nobody was spoken to.
     #[error(transparent)]
     Alloc(#[from] Arc<AllocError>),
-    /// A member's record cannot be read: it runs another release.
-    #[error("the records of ranks {ranks} cannot be read: they run another release of symmem")]
+    /// What a member sent is no record of this call.
+    #[error(
+        "what ranks {ranks} sent is no record of this call: they are in another call, or run another release of symmem"
+    )]
     Unreadable {
         /// Whose.
         ranks: RankSet,
@@ -112,14 +114,18 @@ pub(crate) struct Membership {
     pub id: u64,
     pub me: usize,
     pub members: Arc<[u32]>,
-    pub voice: Arc<dyn crate::liveness::Voice>,
+    pub voice: Arc<dyn Voice>,
+    pub status: Weak<Status>,
 }
 
 impl Mapping {
     /// Who has this rank's part of it mapped, to the retire list.
     pub(crate) fn mapped_by_peers(&self) -> Option<Mapped> {
+        // A group that this rank has closed tells it nothing any more.
+        let status = self.group.status.upgrade().filter(|s| !s.is_closed())?;
         let mut members = RankSet::first(self.memories.len());
         members.remove(self.group.me);
+        status.all_gone().iter().for_each(|gone| members.remove(gone));
         (!members.is_empty()).then_some(Mapped {
             scope: self.group.scope,
             ordinal: self.ordinal,
@@ -268,9 +274,4 @@ pub(crate) fn exchange_memory(
         return Err(RendezvousError::Map { ranks: against, reason: trouble });
     }
     Ok((memories, records))
-}
-
-/// Lets go of what a closed group knew of mapped memory.
-pub(crate) fn forget(scope: Scope) {
-    retire::forget_group(scope);
 }

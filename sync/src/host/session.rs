@@ -6,9 +6,9 @@ use symmem_hal::types::RankSet;
 use symmem_hal::{DevicePtr, LaunchContext};
 
 use super::HostMemory;
-use super::wait::{Stopped, Waiter, ring_all};
-use crate::protocol::control::{self, Cause, Reason, Record, Verdict};
-use crate::protocol::lane::{self, Agreed};
+use super::wait::{Limits, Stopped, Waiter, ring_all};
+use crate::protocol::control::{self, Cause, Look, Reason, Record, Verdict};
+use crate::protocol::lane::{self, Agreed, Phase};
 use crate::protocol::{
     Call, ControlMemory, Entry, Epoch, Header, LaneMemory, Mismatch, Operation, Parity, Peers,
     Progress, Refused, Seat,
@@ -78,13 +78,13 @@ impl<'a> Session<'a> {
     ) -> Result<Self, Ended> {
         let seat = Seat { block: 0, grid: 1, checked: memory.layout().checked != 0 };
         let header = Header { signature: args.signature, issue: args.issue };
-        let mut waiter = Waiter::new(context, memory, true);
+        let mut waiter = Waiter::new(context, memory);
         let mut arrival = match lane::enter(memory, seat, Call { header, feeds, consumes }) {
             Ok(arrival) => arrival,
             Err(refused) => return Err(refuse(memory, args, refused)),
         };
         let epoch = arrival.epoch();
-        let clear = match waiter.until(|| arrival.poll()) {
+        let clear = match waiter.until(&mut arrival, |a| a.poll(), look(memory)) {
             Ok(clear) => clear,
             Err(stopped) => return Err(stop(memory, args, epoch, stopped, arrival.missing())),
         };
@@ -132,18 +132,13 @@ impl<'a> Session<'a> {
     /// [`Ended`] where the wait ended early.
     pub fn await_packet(&mut self, index: usize, writer: usize) -> Result<u64, Ended> {
         // The common case: it is there.
-        if let Some(data) = self.operation.poll_packet(index, writer) {
+        if let Progress::Ready(data) = self.operation.poll_packet(index, writer) {
             return Ok(data);
         }
         self.ring();
-        let operation = &self.operation;
-        let poll = || {
-            Ok::<_, Mismatch>(match operation.poll_packet(index, writer) {
-                Some(data) => Progress::Ready(data),
-                None => Progress::Pending { writer },
-            })
-        };
-        self.waiter.until(poll).map_err(|stopped| {
+        let poll = |o: &mut Operation<'a, _>| Ok(o.poll_packet(index, writer));
+        let ended = self.waiter.until(&mut self.operation, poll, look(self.memory));
+        ended.map_err(|stopped| {
             stop(self.memory, self.args, self.operation.epoch(), stopped, RankSet::one(writer))
         })
     }
@@ -171,22 +166,17 @@ impl<'a> Session<'a> {
     ///
     /// [`Ended`] where the wait ended early.
     pub fn await_flag(&mut self, writer: usize, step: u32) -> Result<(), Ended> {
-        if self.operation.poll_flag(writer, step) {
+        if let Progress::Ready(()) = self.operation.poll_flag(writer, step) {
             return Ok(());
         }
         self.ring();
-        let operation = &self.operation;
-        let poll = || {
-            Ok::<_, Mismatch>(if operation.poll_flag(writer, step) {
-                Progress::Ready(())
-            } else {
-                Progress::Pending { writer }
-            })
-        };
-        self.waiter.until(poll).map_err(|stopped| {
-            let (me, world) = (ControlMemory::rank(self.memory), ControlMemory::world(self.memory));
-            let missing = (0..world).filter(|w| *w != me && !self.operation.poll_flag(*w, step));
-            stop(self.memory, self.args, self.operation.epoch(), stopped, missing.collect())
+        let poll = |o: &mut Operation<'a, _>| Ok(o.poll_flag(writer, step));
+        let ended = self.waiter.until(&mut self.operation, poll, look(self.memory));
+        ended.map_err(|stopped| {
+            let (me, operation) = (self.rank(), &self.operation);
+            let missing = (0..self.world())
+                .filter(|w| *w != me && operation.poll_flag(*w, step) != Progress::Ready(()));
+            stop(self.memory, self.args, operation.epoch(), stopped, missing.collect())
         })
     }
 
@@ -201,8 +191,8 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         self.ring();
-        let operation = &mut self.operation;
-        match self.waiter.until(|| operation.poll_headers()) {
+        let poll = |o: &mut Operation<'a, _>| o.poll_headers();
+        match self.waiter.until(&mut self.operation, poll, look(self.memory)) {
             Ok(agreed) => {
                 self.agreed = Some(agreed);
                 Ok(())
@@ -234,6 +224,15 @@ impl<'a> Session<'a> {
     }
 }
 
+/// What a wait of a phase looks at when it has missed.
+fn look<P: Phase>(memory: &HostMemory<'_>) -> impl Fn(&P, usize, Limits) -> Result<Look, Mismatch> {
+    let page = memory.control(ControlMemory::rank(memory));
+    move |phase, writer, limits| match &page {
+        Some(page) => phase.look(writer, page, limits.cancelled, limits.overdue),
+        None => Ok(Look::default()),
+    }
+}
+
 fn refuse(memory: &HostMemory<'_>, args: LaneArgs, refused: Refused) -> Ended {
     // A closed lane has its reason recorded already.
     if let Refused::Busy { .. } = refused {
@@ -251,17 +250,17 @@ fn stop(
     missing: RankSet,
 ) -> Ended {
     match stopped {
-        Stopped::Without { cause: Cause::Aborted, .. } => {
+        Stopped::Without(Cause::Aborted) => {
             // Somebody has reported; it is in this rank's page.
             Entry::fail(memory.entry());
         }
-        Stopped::Without { cause: Cause::Lost, writer } => {
-            give_up(memory, args, Some(epoch), Reason::PeerLost, Some(writer), missing);
+        Stopped::Without(Cause::Lost(rank)) => {
+            give_up(memory, args, Some(epoch), Reason::PeerLost, Some(rank), missing);
         }
-        Stopped::Without { cause: Cause::Cancelled, .. } => {
+        Stopped::Without(Cause::Cancelled) => {
             give_up(memory, args, Some(epoch), Reason::Cancelled, None, missing);
         }
-        Stopped::Without { cause: Cause::Overdue, .. } => {
+        Stopped::Without(Cause::Overdue) => {
             give_up(memory, args, Some(epoch), Reason::TimedOut, None, missing);
         }
         Stopped::Found(Mismatch { rank, epoch, difference }) => {

@@ -8,10 +8,10 @@ use symmem_hal::types::RankSet;
 use symmem_hal::{DevicePtr, Kernel, KernelSet, LaunchContext};
 
 use super::HostMemory;
-use super::wait::{Stopped, Waiter, ring, ring_all};
+use super::wait::{Limits, Stopped, Waiter, ring, ring_all};
 use crate::protocol::barrier::{Barrier, Channel, Reset};
-use crate::protocol::control::Cause;
-use crate::protocol::{Epoch, Progress, SignalMemory, lane, slot};
+use crate::protocol::control::{Cause, Look};
+use crate::protocol::{ControlMemory, Epoch, Progress, SignalMemory, lane, slot};
 use crate::signals::fault;
 
 /// The kernels of this crate.
@@ -62,6 +62,13 @@ fn store(words: [&AtomicU32; 3], channel: Channel) {
     }
 }
 
+/// What a wait looks at when it has missed. A failure of the group is none of a channel's.
+fn look(memory: &HostMemory<'_>, missing: RankSet, limits: Limits) -> Look {
+    let page = memory.control(SignalMemory::rank(memory));
+    let lost = page.and_then(|page| missing.iter().find(|rank| page.is_lost(*rank)));
+    Look { aborted: false, lost, cancelled: limits.cancelled, overdue: limits.overdue }
+}
+
 /// Reports a wait that ended early, and breaks the channel.
 fn give_up(
     memory: &HostMemory<'_>,
@@ -69,9 +76,9 @@ fn give_up(
     stopped: Stopped<Infallible>,
     missing: &RankSet,
 ) {
-    let Stopped::Without { cause, writer } = stopped;
+    let Stopped::Without(cause) = stopped;
     let (kind, ranks) = match cause {
-        Cause::Lost => (fault::LOST, &RankSet::one(writer)),
+        Cause::Lost(rank) => (fault::LOST, &RankSet::one(rank)),
         Cause::Cancelled => (fault::CANCELLED, missing),
         Cause::Overdue | Cause::Aborted => (fault::TIMED_OUT, missing),
     };
@@ -113,7 +120,11 @@ unsafe fn barrier(context: &LaunchContext<'_>, args: *const u8) {
         return report(&memory, args.channel, fault::BROKEN, &RankSet::new());
     };
     ring_all(&memory);
-    let ended = Waiter::new(context, &memory, false).until(|| Ok(barrier.poll()));
+    let ended = Waiter::new(context, &memory).until(
+        &mut barrier,
+        |b| Ok(b.poll()),
+        |b, _, limits| Ok(look(&memory, b.missing(), limits)),
+    );
     let missing = if ended.is_err() { barrier.missing() } else { RankSet::new() };
     store(memory.channel(index), channel);
     if let Err(stopped) = ended {
@@ -148,8 +159,10 @@ fn on_slot(
         return report(memory, args.channel, fault::BROKEN, &RankSet::new());
     }
     let writer = args.peer as usize;
-    let ended = Waiter::new(context, memory, false)
-        .until(|| Ok(if step() { Progress::Ready(()) } else { Progress::Pending { writer } }));
+    let poll =
+        |(): &mut ()| Ok(if step() { Progress::Ready(()) } else { Progress::Pending { writer } });
+    let ended = Waiter::new(context, memory)
+        .until(&mut (), poll, |(), writer, limits| Ok(look(memory, RankSet::one(writer), limits)));
     match ended {
         Ok(()) => ring(memory, writer),
         Err(stopped) => give_up(memory, args, stopped, &RankSet::one(writer)),
@@ -162,13 +175,14 @@ unsafe fn reset_channel(context: &LaunchContext<'_>, args: *const u8) {
     let index = args.channel as usize;
     let mut channel = load(memory.channel(index));
     let mut reset = Reset::begin(&memory, index, &mut channel);
-    let mut waiter = Waiter::new(context, &memory, false);
-    let ended = waiter.until(|| {
-        let progress = reset.poll();
+    let poll = |r: &mut Reset<'_, _>| {
+        let progress = r.poll();
         // Each poll may have published the next step of the reset.
         ring_all(&memory);
         Ok(progress)
-    });
+    };
+    let ended = Waiter::new(context, &memory)
+        .until(&mut reset, poll, |r, _, limits| Ok(look(&memory, r.missing(), limits)));
     let missing = if ended.is_err() { reset.missing() } else { RankSet::new() };
     store(memory.channel(index), channel);
     if let Err(stopped) = ended {

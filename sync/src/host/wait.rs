@@ -18,7 +18,7 @@ use symmem_hal::{LaunchContext, Wait};
 
 use super::HostMemory;
 use crate::protocol::control::{Cause, Gate, Look};
-use crate::protocol::doorbell::{Doorbell, Fence, SLEEPING};
+use crate::protocol::doorbell::{Doorbell, Fence};
 use crate::protocol::{ControlMemory, Progress};
 
 /// Polls before the first yield where every rank has a core.
@@ -87,10 +87,17 @@ pub(crate) fn ring(memory: &HostMemory<'_>, rank: usize) {
 /// How a wait that ended early ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopped<E> {
-    /// Nothing came from `writer`.
-    Without { cause: Cause, writer: usize },
+    /// Nothing came, and nothing will.
+    Without(Cause),
     /// What came was wrong.
     Found(E),
+}
+
+/// When, beside the arrival of its data, a wait ends: what the driver of the wait knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub cancelled: bool,
+    pub overdue: bool,
 }
 
 /// The waits of one launch.
@@ -99,72 +106,62 @@ pub(crate) struct Waiter<'a> {
     memory: &'a HostMemory<'a>,
     /// Of the whole launch, counted from its first wait that does not end at once.
     deadline: Option<Instant>,
-    /// Whether the group's abort ends its waits: not those of signals.
-    heeds_abort: bool,
 }
 
 impl<'a> Waiter<'a> {
-    pub(crate) fn new(
-        context: &'a LaunchContext<'_>,
-        memory: &'a HostMemory<'a>,
-        heeds_abort: bool,
-    ) -> Self {
-        Waiter { wait: context.wait(), memory, deadline: None, heeds_abort }
+    pub(crate) fn new(context: &'a LaunchContext<'_>, memory: &'a HostMemory<'a>) -> Self {
+        Waiter { wait: context.wait(), memory, deadline: None }
     }
 
-    /// Polls until it is ready, by the ladder.
-    pub(crate) fn until<T, E>(
+    /// Polls `state` until it is ready, by the ladder. `look` says what else there is, when a poll
+    /// has missed a word of a rank.
+    pub(crate) fn until<S, T, E>(
         &mut self,
-        mut poll: impl FnMut() -> Result<Progress<T>, E>,
+        state: &mut S,
+        mut poll: impl FnMut(&mut S) -> Result<Progress<T>, E>,
+        look: impl Fn(&S, usize, Limits) -> Result<Look, E>,
     ) -> Result<T, Stopped<E>> {
-        let spins = spins(ControlMemory::world(self.memory));
-        for _ in 0..spins {
-            if let Progress::Ready(value) = poll().map_err(Stopped::Found)? {
+        for _ in 0..spins(ControlMemory::world(self.memory)) {
+            if let Progress::Ready(value) = poll(state).map_err(Stopped::Found)? {
                 return Ok(value);
             }
             core::hint::spin_loop();
         }
-        self.patiently(poll)
+        self.patiently(state, poll, look)
     }
 
     #[cold]
-    fn patiently<T, E>(
+    fn patiently<S, T, E>(
         &mut self,
-        mut poll: impl FnMut() -> Result<Progress<T>, E>,
+        state: &mut S,
+        mut poll: impl FnMut(&mut S) -> Result<Progress<T>, E>,
+        look: impl Fn(&S, usize, Limits) -> Result<Look, E>,
     ) -> Result<T, Stopped<E>> {
         let started = Instant::now();
         let deadline = *self.deadline.get_or_insert_with(|| self.wait.deadline());
         let mut gate = Gate::every(1);
         loop {
-            let writer = match poll().map_err(Stopped::Found)? {
+            let writer = match poll(state).map_err(Stopped::Found)? {
                 Progress::Ready(value) => return Ok(value),
                 Progress::Pending { writer } => writer,
             };
             let now = Instant::now();
-            if let Some(cause) = gate.miss(|| self.look(writer, now >= deadline)) {
-                return Err(Stopped::Without { cause, writer });
+            let limits = Limits { cancelled: self.wait.is_cancelled(), overdue: now >= deadline };
+            let ended = gate.miss(|| look(state, writer, limits)).map_err(Stopped::Found)?;
+            if let Some(cause) = ended {
+                return Err(Stopped::Without(cause));
             }
             if now.duration_since(started) < YIELDING {
                 std::thread::yield_now();
                 continue;
             }
             let word = self.memory.doorbell(ControlMemory::rank(self.memory));
-            Doorbell::new(word).announce(&Membarrier);
+            let awaited = Doorbell::new(word).announce(&Membarrier);
             // Data may have come between the last poll and the announcement.
-            if let Progress::Ready(value) = poll().map_err(Stopped::Found)? {
+            if let Progress::Ready(value) = poll(state).map_err(Stopped::Found)? {
                 return Ok(value);
             }
-            nap(word, NAP.min(deadline.saturating_duration_since(now)));
-        }
-    }
-
-    fn look(&self, writer: usize, overdue: bool) -> Look {
-        let page = self.memory.control(ControlMemory::rank(self.memory));
-        Look {
-            aborted: self.heeds_abort && page.as_ref().is_some_and(|p| p.is_aborted()),
-            lost: page.as_ref().is_some_and(|p| p.is_lost(writer)),
-            cancelled: self.wait.is_cancelled(),
-            overdue,
+            nap(word, awaited, NAP.min(deadline.saturating_duration_since(now)));
         }
     }
 }
@@ -175,11 +172,11 @@ fn spins(world: usize) -> u32 {
     if world <= cores { SPINS } else { SPINS_CROWDED }
 }
 
-fn nap(word: &AtomicU32, time: Duration) {
+fn nap(word: &AtomicU32, awaited: u32, time: Duration) {
     let timeout = rustix::time::Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: time.subsec_nanos().into(),
     };
     // However it returns, the loop above looks again.
-    let _ = futex::wait(word, futex::Flags::empty(), SLEEPING, Some(&timeout));
+    let _ = futex::wait(word, futex::Flags::empty(), awaited, Some(&timeout));
 }

@@ -27,6 +27,8 @@ pub mod epoch;
 pub mod header;
 pub mod lane;
 pub mod memory;
+#[cfg(test)]
+mod models;
 pub mod packet;
 mod progress;
 mod scrub;

@@ -46,7 +46,9 @@ pub fn put<W: Word64>(slot: &[W; 2], data: u64, epoch: Epoch) {
 /// The data of a slot, once both halves of `epoch` are there.
 #[must_use]
 pub fn poll<W: Word64>(slot: &[W; 2], epoch: Epoch) -> Option<u64> {
-    decode([slot[0].load_relaxed(), slot[1].load_relaxed()], epoch)
+    let low = unstamp(slot[0].load_relaxed(), epoch)?;
+    let high = unstamp(slot[1].load_relaxed(), epoch)?;
+    Some(u64::from(high) << 32 | u64::from(low))
 }
 
 #[cfg(test)]

@@ -76,15 +76,4 @@ impl Cursor {
         }
         Ok(Progress::Ready(()))
     }
-
-    /// The ranks of `wanted` not seen yet that `seen` misses now.
-    pub(super) fn missing(
-        self,
-        me: usize,
-        world: usize,
-        wanted: Peers<'_>,
-        seen: impl Fn(usize) -> bool,
-    ) -> RankSet {
-        (self.next..world).filter(|&w| w != me && wanted.contains(w) && !seen(w)).collect()
-    }
 }

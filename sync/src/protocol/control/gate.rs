@@ -5,8 +5,8 @@
 pub enum Cause {
     /// The group failed.
     Aborted,
-    /// The writer of the word is gone.
-    Lost,
+    /// This rank, whose word is missing, is gone.
+    Lost(usize),
     /// The caller cancelled.
     Cancelled,
     /// The deadline is over.
@@ -18,8 +18,8 @@ pub enum Cause {
 pub struct Look {
     /// The abort word of this rank's page is set.
     pub aborted: bool,
-    /// The awaited writer's lost bit is set.
-    pub lost: bool,
+    /// A rank whose word is missing and whose lost bit is set.
+    pub lost: Option<usize>,
     /// The caller's token was cancelled.
     pub cancelled: bool,
     /// The deadline is over.
@@ -31,24 +31,21 @@ impl Look {
     #[must_use]
     pub fn cause(self) -> Option<Cause> {
         if self.aborted {
-            Some(Cause::Aborted)
-        } else if self.lost {
-            Some(Cause::Lost)
-        } else if self.cancelled {
-            Some(Cause::Cancelled)
-        } else if self.overdue {
-            Some(Cause::Overdue)
-        } else {
-            None
+            return Some(Cause::Aborted);
         }
+        self.lost
+            .map(Cause::Lost)
+            .or(self.cancelled.then_some(Cause::Cancelled))
+            .or(self.overdue.then_some(Cause::Overdue))
     }
 }
 
-/// Decides, miss by miss, whether a wait goes on. Data first: a cause ends the wait only if the
-/// data is still missing when it is polled once more *after* the cause was seen, since a writer may
-/// store its word and die, or just make it before the deadline.
+/// Decides, miss by miss, whether a wait goes on. Data first: a cause ends the wait only if two
+/// looks find it with a poll between them that missed, since a writer may store its word and die,
+/// or just make it before the deadline.
 ///
-/// Make one for each word awaited; poll the data before each [`miss`](Self::miss).
+/// One gate serves an operation from its entry to its exit. Poll the data before each
+/// [`miss`](Self::miss).
 #[derive(Clone, Debug)]
 pub struct Gate {
     period: u32,
@@ -73,29 +70,52 @@ impl Gate {
     }
 
     /// Reports that a poll missed. `Some` ends the wait; `look` is called only when a look is due.
-    pub fn miss(&mut self, look: impl FnOnce() -> Look) -> Option<Cause> {
-        if self.seen.is_some() {
-            return self.seen;
-        }
+    ///
+    /// # Errors
+    ///
+    /// That of `look`.
+    pub fn miss<E>(&mut self, look: impl FnOnce() -> Result<Look, E>) -> Result<Option<Cause>, E> {
         self.misses += 1;
-        if self.misses >= self.period {
-            self.misses = 0;
-            self.seen = look().cause();
+        if self.misses < self.period && self.seen.is_none() {
+            return Ok(None);
         }
-        None
+        self.misses = 0;
+        let before = self.seen;
+        self.seen = look()?.cause();
+        Ok(self.seen.filter(|_| self.seen == before))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::convert::Infallible;
+
+    fn lost(rank: usize) -> Look {
+        Look { lost: Some(rank), ..Look::default() }
+    }
+
+    fn miss(gate: &mut Gate, look: Look) -> Option<Cause> {
+        let Ok(cause) = gate.miss(|| Ok::<_, Infallible>(look));
+        cause
+    }
 
     #[test]
     fn a_cause_ends_the_wait_only_after_one_more_poll() {
-        let lost = Look { lost: true, ..Look::default() };
+        let mut gate = Gate::every(3);
+        assert_eq!(miss(&mut gate, lost(3)), None);
+        assert_eq!(miss(&mut gate, lost(3)), None);
+        assert_eq!(miss(&mut gate, lost(3)), None);
+        assert_eq!(miss(&mut gate, lost(3)), Some(Cause::Lost(3)));
+    }
+
+    #[test]
+    fn a_lost_rank_whose_word_arrived_does_not_end_the_wait_for_another() {
         let mut gate = Gate::every(1);
-        assert_eq!(gate.miss(|| lost), None);
-        assert_eq!(gate.miss(Look::default), Some(Cause::Lost));
+        assert_eq!(miss(&mut gate, lost(3)), None);
+        assert_eq!(miss(&mut gate, Look::default()), None);
+        assert_eq!(miss(&mut gate, lost(4)), None);
+        assert_eq!(miss(&mut gate, lost(4)), Some(Cause::Lost(4)));
     }
 
     #[test]
@@ -103,22 +123,20 @@ mod tests {
         let mut gate = Gate::spinning();
         let mut looks = 0;
         for _ in 0..3 * Gate::PERIOD {
-            assert_eq!(
-                gate.miss(|| {
-                    looks += 1;
-                    Look::default()
-                }),
-                None
-            );
+            let look = || {
+                looks += 1;
+                Ok::<_, Infallible>(Look::default())
+            };
+            assert_eq!(gate.miss(look), Ok(None));
         }
         assert_eq!(looks, 3);
     }
 
     #[test]
     fn the_failure_of_the_group_comes_first() {
-        let all = Look { aborted: true, lost: true, cancelled: true, overdue: true };
+        let all = Look { aborted: true, lost: Some(1), cancelled: true, overdue: true };
         assert_eq!(all.cause(), Some(Cause::Aborted));
-        assert_eq!(Look { aborted: false, ..all }.cause(), Some(Cause::Lost));
+        assert_eq!(Look { aborted: false, ..all }.cause(), Some(Cause::Lost(1)));
         assert_eq!(Look { overdue: true, ..Look::default() }.cause(), Some(Cause::Overdue));
         assert_eq!(Look::default().cause(), None);
     }

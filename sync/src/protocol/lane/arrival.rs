@@ -1,8 +1,6 @@
 //! From the entry to the right to store.
 
-use symmem_hal::types::RankSet;
-
-use super::{BUSY, Call, Mismatch, Operation, Refused, Seat};
+use super::{BUSY, Call, Mismatch, Operation, Phase, Refused, Seat};
 use crate::protocol::progress::{Cursor, Peers, Progress};
 use crate::protocol::{Entry, Epoch, Header, LaneMemory, Placement, Word, header};
 
@@ -72,6 +70,14 @@ pub struct Arrival<'m, M> {
 #[derive(Debug)]
 pub struct Clear(());
 
+#[cfg(test)]
+impl Clear {
+    /// For models of what happens without the wait.
+    pub(in crate::protocol) fn forged() -> Self {
+        Clear(())
+    }
+}
+
 impl<'m, M: LaneMemory> Arrival<'m, M> {
     /// The epoch of this operation.
     #[must_use]
@@ -107,16 +113,6 @@ impl<'m, M: LaneMemory> Arrival<'m, M> {
         Ok(progress.map(Clear))
     }
 
-    /// The ranks whose header of e - 1 is missing.
-    #[must_use]
-    pub fn missing(&self) -> RankSet {
-        let (memory, previous) = (self.memory, self.epoch.previous());
-        let me = memory.rank();
-        self.cursor.missing(me, memory.world(), Peers::All, |writer| {
-            header::reached(memory.header(previous.parity(), 0, writer, me), previous)
-        })
-    }
-
     /// Publishes this block's header: from block 0 to every rank, from others to those they feed.
     pub fn publish(self, _: Clear) -> Operation<'m, M> {
         let Arrival { memory, seat, call, epoch, .. } = self;
@@ -134,6 +130,24 @@ impl<'m, M: LaneMemory> Arrival<'m, M> {
             Placement::PerReader => (0..world).filter(|&reader| reads(reader)).for_each(put),
         }
         Operation::new(memory, seat, call, epoch)
+    }
+}
+
+impl<M: LaneMemory> Phase for Arrival<'_, M> {
+    /// Every rank, until its header of e - 1 is there.
+    fn awaits(&self, rank: usize) -> bool {
+        let (previous, me) = (self.epoch.previous(), self.memory.rank());
+        let slot = self.memory.header(previous.parity(), 0, rank, me);
+        rank != me && !header::reached(slot, previous)
+    }
+
+    /// A header of e - 1 comes whatever the call was.
+    fn check(&self, _writer: usize) -> Result<(), Mismatch> {
+        Ok(())
+    }
+
+    fn world(&self) -> usize {
+        self.memory.world()
     }
 }
 

@@ -3,7 +3,7 @@
 //! [`enter`] reads this rank's epoch, [`Arrival`] waits until this rank may store anything,
 //! [`Operation`] moves the payload, compares headers and advances the epoch. Each step that can
 //! find a word missing is a poll that never blocks: the caller decides how to wait, and a
-//! [`Gate`](super::Gate) when to stop. Each step that must not come too early takes the proof that
+//! [`Gate`](super::control::Gate) when to stop. Each step that must not come too early takes the proof that
 //! the poll before it gave.
 //!
 //! What the caller upholds: the blocks of a rank begin an operation after all blocks of its
@@ -20,7 +20,10 @@ pub use operation::{Agreed, Operation};
 use symmem_hal::types::RankSet;
 use symmem_hal::{Fault, Kind};
 
-use super::{Difference, Epoch, Header, LaneMemory, Peers, Placement, Word, header};
+use super::control::{ControlPage, Look};
+use super::{
+    Difference, Epoch, Header, LaneMemory, Peers, Placement, Word, Word32, Word64, header,
+};
 
 /// The bit of an epoch copy that a checked operation holds from its entry to its exit.
 pub const BUSY: u32 = 1 << 31;
@@ -54,6 +57,51 @@ pub struct Call<'a> {
     pub feeds: Peers<'a>,
     /// The ranks whose blocks of equal index write payload that this block reads.
     pub consumes: Peers<'a>,
+}
+
+/// A part of an operation in which it waits for ranks.
+pub trait Phase {
+    /// Whether `rank` has to come yet, as its words say now.
+    fn awaits(&self, rank: usize) -> bool;
+
+    /// Whether the word of `writer` that a poll missed can still come.
+    ///
+    /// # Errors
+    ///
+    /// [`Mismatch`] when `writer` issued another call.
+    fn check(&self, writer: usize) -> Result<(), Mismatch>;
+
+    /// The number of ranks.
+    fn world(&self) -> usize;
+
+    /// The ranks that have to come yet.
+    fn missing(&self) -> RankSet {
+        (0..self.world()).filter(|&rank| self.awaits(rank)).collect()
+    }
+
+    /// What a [`Gate`](super::control::Gate) asks for when a poll missed a word of `writer`.
+    ///
+    /// `page` is this rank's. A wait for one rank looks whether any that has to come is gone,
+    /// since the one may be just slow.
+    ///
+    /// # Errors
+    ///
+    /// [`Mismatch`] when `writer` issued another call.
+    fn look<W32: Word32, W64: Word64>(
+        &self,
+        writer: usize,
+        page: &ControlPage<'_, W32, W64>,
+        cancelled: bool,
+        overdue: bool,
+    ) -> Result<Look, Mismatch> {
+        self.check(writer)?;
+        let lost = if page.is_lost(writer) {
+            Some(writer)
+        } else {
+            (0..self.world()).find(|&rank| page.is_lost(rank) && self.awaits(rank))
+        };
+        Ok(Look { aborted: page.is_aborted(), lost, cancelled, overdue })
+    }
 }
 
 /// An operation that may not begin. Nothing was stored where a peer reads.

@@ -1,8 +1,6 @@
 //! From the header to the next epoch.
 
-use symmem_hal::types::RankSet;
-
-use super::{Call, Mismatch, Seat};
+use super::{Call, Mismatch, Phase, Seat};
 use crate::protocol::progress::{Cursor, Progress};
 use crate::protocol::scrub::scrub;
 use crate::protocol::{Epoch, LaneMemory, Placement, Word, header, packet};
@@ -21,6 +19,14 @@ pub struct Operation<'m, M> {
 /// The proof that every rank whose data was consumed issued the same call.
 #[derive(Debug)]
 pub struct Agreed(());
+
+#[cfg(test)]
+impl Agreed {
+    /// For models of what happens without the comparison.
+    pub(in crate::protocol) fn forged() -> Self {
+        Agreed(())
+    }
+}
 
 impl<'m, M: LaneMemory> Operation<'m, M> {
     pub(super) fn new(memory: &'m M, seat: Seat, call: Call<'m>, epoch: Epoch) -> Self {
@@ -41,11 +47,10 @@ impl<'m, M: LaneMemory> Operation<'m, M> {
         });
     }
 
-    /// The packet of `writer`, once it is there.
-    #[must_use]
-    pub fn poll_packet(&self, index: usize, writer: usize) -> Option<u64> {
-        let me = self.memory.rank();
-        packet::poll(self.memory.packet(self.epoch.parity(), index, writer, me), self.epoch)
+    /// Looks for a packet of `writer`.
+    pub fn poll_packet(&self, index: usize, writer: usize) -> Progress<u64> {
+        let slot = self.memory.packet(self.epoch.parity(), index, writer, self.memory.rank());
+        packet::poll(slot, self.epoch).map_or(Progress::Pending { writer }, Progress::Ready)
     }
 
     /// Tells every rank that this block feeds that all stores up to `step` are made. Steps of an
@@ -59,16 +64,30 @@ impl<'m, M: LaneMemory> Operation<'m, M> {
         });
     }
 
-    /// Whether the block of equal index of `writer` has reached `step`; what it stored before its
-    /// [`raise`](Self::raise) happens before this.
+    /// Looks whether the block of equal index of `writer` has reached `step`; what it stored
+    /// before its [`raise`](Self::raise) happens before this is ready.
     ///
-    /// Steps have an order within an epoch. Its flag is not written for the next epoch of equal
-    /// parity before this rank's next header, so no other epoch can stand here in its place.
-    #[must_use]
-    pub fn poll_flag(&self, writer: usize, step: u32) -> bool {
+    /// Steps have an order within an epoch. The flag is not written for the next epoch of equal
+    /// parity before this rank's next header, so no other epoch can stand in its place.
+    pub fn poll_flag(&self, writer: usize, step: u32) -> Progress<()> {
         let (parity, me) = (self.epoch.parity(), self.memory.rank());
         let word = self.memory.flag(parity, self.seat.block, writer, me).load_acquire();
-        packet::unstamp(word, self.epoch).is_some_and(|reached| reached >= step)
+        match packet::unstamp(word, self.epoch) {
+            Some(reached) if reached >= step => Progress::Ready(()),
+            _ => Progress::Pending { writer },
+        }
+    }
+
+    /// Compares with the header of a block of `writer`; false if it is not there.
+    fn compare(&self, block: usize, writer: usize) -> Result<bool, Mismatch> {
+        let slot = self.memory.header(self.epoch.parity(), block, writer, self.memory.rank());
+        let Some(theirs) = header::poll(slot, self.epoch) else { return Ok(false) };
+        self.call.header.compare(theirs).map_err(|difference| Mismatch {
+            rank: writer,
+            epoch: self.epoch,
+            difference,
+        })?;
+        Ok(true)
     }
 
     /// Looks for the headers of the ranks whose data this block consumes.
@@ -77,30 +96,12 @@ impl<'m, M: LaneMemory> Operation<'m, M> {
     ///
     /// [`Mismatch`] when a rank issued another call: what was read of it means nothing.
     pub fn poll_headers(&mut self) -> Result<Progress<Agreed>, Mismatch> {
-        let (memory, block, epoch, mine) =
-            (self.memory, self.seat.block, self.epoch, self.call.header);
-        let (me, world) = (memory.rank(), memory.world());
-        let progress = self.cursor.advance(me, world, self.call.consumes, |writer| {
-            let slot = memory.header(epoch.parity(), block, writer, me);
-            let Some(theirs) = header::poll(slot, epoch) else { return Ok(false) };
-            mine.compare(theirs).map_err(|difference| Mismatch {
-                rank: writer,
-                epoch,
-                difference,
-            })?;
-            Ok(true)
-        })?;
-        Ok(progress.map(Agreed))
-    }
-
-    /// The ranks whose data this block consumes and whose header is missing.
-    #[must_use]
-    pub fn missing(&self) -> RankSet {
-        let (memory, epoch, block) = (self.memory, self.epoch, self.seat.block);
-        let me = memory.rank();
-        self.cursor.missing(me, memory.world(), self.call.consumes, |writer| {
-            header::poll(memory.header(epoch.parity(), block, writer, me), epoch).is_some()
-        })
+        let (me, world) = (self.memory.rank(), self.memory.world());
+        let mut cursor = self.cursor;
+        let progress = cursor
+            .advance(me, world, self.call.consumes, |writer| self.compare(self.seat.block, writer));
+        self.cursor = cursor;
+        Ok(progress?.map(Agreed))
     }
 
     /// Ends the operation on this block, after its last read of what peers wrote: scrubs where
@@ -125,5 +126,25 @@ impl<'m, M: LaneMemory> Operation<'m, M> {
                 .filter(|&reader| reader != me && self.call.feeds.contains(reader))
                 .for_each(|reader| store(memory, reader)),
         }
+    }
+}
+
+impl<M: LaneMemory> Phase for Operation<'_, M> {
+    /// A rank whose data this block consumes, until its block 0, which publishes in every
+    /// operation, has come to this one. The payload of a rank that has come is for its own wait.
+    fn awaits(&self, rank: usize) -> bool {
+        let me = self.memory.rank();
+        let slot = self.memory.header(self.epoch.parity(), 0, rank, me);
+        rank != me && self.call.consumes.contains(rank) && header::poll(slot, self.epoch).is_none()
+    }
+
+    /// Two calls may wait for different words of each other, so that neither comes. The header
+    /// of block 0, which every operation publishes, tells.
+    fn check(&self, writer: usize) -> Result<(), Mismatch> {
+        self.compare(0, writer).map(|_| ())
+    }
+
+    fn world(&self) -> usize {
+        self.memory.world()
     }
 }

@@ -1,0 +1,148 @@
+//! What all ranks said, put together.
+
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use symmem::hal::types::Bytes;
+
+use super::DriveError;
+use crate::bench::check::Wrong;
+use crate::bench::operation::Operation;
+use crate::bench::report::{Failed, Line, Report, Row, Skipped};
+use crate::bench::show::Progress;
+
+/// How long the other ranks have, after the first fault, to say what they know of it.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Why a rank did not do its part.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RankFault {
+    /// A result is not what it must be.
+    #[error("{what}: {wrong}")]
+    Wrong { what: String, wrong: Wrong },
+    /// Its process ended without a word.
+    #[error("its process ended ({0}) before it had reported everything")]
+    Died(ExitStatus),
+    /// It said what is no report.
+    #[error("it reported {0:?}, which is no report")]
+    Garbled(String),
+    /// It could not go on.
+    #[error("{}", .0.because)]
+    Failed(Failed),
+    /// It ended too early, or not at all.
+    #[error("it has not reported everything")]
+    Silent,
+}
+
+impl RankFault {
+    /// The lower, the closer to the cause: most ranks fail because another did.
+    fn distance(&self) -> u8 {
+        match self {
+            RankFault::Wrong { .. } => 0,
+            RankFault::Died(_) | RankFault::Garbled(_) => 1,
+            RankFault::Failed(failed) if !failed.about_others => 2,
+            RankFault::Failed(_) => 3,
+            RankFault::Silent => 4,
+        }
+    }
+}
+
+/// Everything that was measured.
+#[derive(Debug)]
+pub struct Collected {
+    pub lines: Vec<Line>,
+    pub skipped: Vec<Skipped>,
+}
+
+/// Hears the ranks.
+pub struct Collector<'a> {
+    operation: &'a dyn Operation,
+    progress: &'a Progress,
+    ranks: Vec<Heard>,
+    failing: Option<Instant>,
+}
+
+#[derive(Default)]
+struct Heard {
+    rows: Vec<Row>,
+    skipped: Vec<Skipped>,
+    fault: Option<RankFault>,
+}
+
+impl<'a> Collector<'a> {
+    pub fn new(operation: &'a dyn Operation, ranks: usize, progress: &'a Progress) -> Self {
+        let ranks = (0..ranks).map(|_| Heard::default()).collect();
+        Collector { operation, progress, ranks, failing: None }
+    }
+
+    pub fn report(&mut self, rank: usize, report: Report) {
+        let fault = match report {
+            Report::Row(row) => {
+                self.ranks[rank].rows.push(row);
+                return self.progress.at(self.done());
+            }
+            Report::Skipped { bytes, because } => {
+                self.ranks[rank].skipped.push(Skipped { bytes: Bytes(bytes), because });
+                return self.progress.at(self.done());
+            }
+            Report::Wrong { what, wrong } => RankFault::Wrong { what, wrong },
+            Report::Failed(failed) => RankFault::Failed(failed),
+        };
+        self.fault(rank, fault);
+    }
+
+    /// A rank's process has ended; everything it said has been heard. That is a fault, unless it
+    /// had reported everything.
+    pub fn ended(&mut self, rank: usize, status: ExitStatus) {
+        if !status.success() || !self.complete(rank) {
+            self.fault(rank, RankFault::Died(status));
+        }
+    }
+
+    /// Keeps a rank's first fault: what it says itself tells more than how its process ended.
+    pub fn fault(&mut self, rank: usize, fault: RankFault) {
+        self.fail();
+        self.ranks[rank].fault.get_or_insert(fault);
+    }
+
+    /// Something is wrong; who says why comes now.
+    pub fn fail(&mut self) {
+        self.failing.get_or_insert_with(Instant::now);
+    }
+
+    /// Whether the ranks have had the time to say why they fail.
+    pub fn overdue(&self) -> bool {
+        self.failing.is_some_and(|since| since.elapsed() > GRACE)
+    }
+
+    /// Sizes that all ranks are done with.
+    fn done(&self) -> usize {
+        self.ranks.iter().map(|heard| heard.rows.len() + heard.skipped.len()).min().unwrap_or(0)
+    }
+
+    fn complete(&self, rank: usize) -> bool {
+        let heard = &self.ranks[rank];
+        heard.rows.len() + heard.skipped.len() == self.operation.sizes().len()
+    }
+
+    /// The results of all ranks together, or the fault that is closest to the cause.
+    pub fn finish(mut self) -> Result<Collected, DriveError> {
+        if self.failing.is_none()
+            && let Some(rank) = (0..self.ranks.len()).find(|rank| !self.complete(*rank))
+        {
+            self.fault(rank, RankFault::Silent);
+        }
+        let faults = self.ranks.iter().enumerate().filter_map(|(r, h)| Some((r, h.fault.clone()?)));
+        if let Some((rank, fault)) = faults.min_by_key(|(_, fault)| fault.distance()) {
+            return Err(DriveError::Rank { rank, fault });
+        }
+        let bus_factor = self.operation.bus_factor(self.ranks.len());
+        let rows_of = |index| -> Option<Vec<&Row>> {
+            self.ranks.iter().map(|heard| heard.rows.get(index)).collect()
+        };
+        let lines = (0..).map_while(rows_of).filter_map(|rows| Line::new(&rows, bus_factor));
+        let lines = lines.collect();
+        let skipped = self.ranks.into_iter().next().map(|h| h.skipped).unwrap_or_default();
+        Ok(Collected { lines, skipped })
+    }
+}

@@ -1,0 +1,54 @@
+//! Starting the ranks, and hearing from them.
+
+mod collector;
+mod processes;
+mod threads;
+
+pub use collector::Collected;
+pub use processes::{processes, serve};
+pub use threads::threads;
+
+use std::time::Duration;
+
+use collector::RankFault;
+use symmem::launch::{JobError, SpawnError, StartError};
+use symmem::mem::RendezvousError;
+use symmem::prelude::*;
+
+use super::member::Member;
+use super::operation::Operation;
+use super::report::Report;
+
+/// Why there are no results.
+#[derive(Debug, thiserror::Error)]
+pub enum DriveError {
+    #[error("the path of this executable is unknown: {0}")]
+    Executable(std::io::Error),
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+    #[error(transparent)]
+    Job(#[from] JobError),
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    /// A rank did not do its part.
+    #[error("rank {rank}: {fault}")]
+    Rank { rank: usize, fault: RankFault },
+}
+
+/// The group's options: defaults, and the time that a rank may need to check a large result on a
+/// busy machine while the others wait for it.
+fn options() -> Options {
+    Options { deadline: Duration::from_secs(60), ..Options::default() }
+}
+
+/// One rank's part. Returns whether all went well.
+fn measure(group: &Group, operation: &dyn Operation, report: &mut dyn FnMut(Report)) -> bool {
+    let measured = Member::new(group).and_then(|member| operation.measure(&member, report));
+    match measured {
+        Ok(()) => true,
+        Err(error) => {
+            report(error.into());
+            false
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! One rank of a benchmark: its group, and the few meetings that measuring needs.
+
+use std::time::Duration;
+
+use symmem::collectives::AllReduceError;
+use symmem::hal::types::{Bytes, RankSet};
+use symmem::hal::{AllocError, RangeError, SyncError};
+use symmem::mem::{PeerError, RendezvousError, TensorError, ViewError};
+use symmem::prelude::*;
+use symmem::sync::{PrepareError, SignalError};
+
+use super::check::Wrong;
+
+/// Why a rank could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RankError {
+    #[error(transparent)]
+    Prepare(#[from] PrepareError),
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    #[error(transparent)]
+    View(#[from] ViewError),
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    #[error(transparent)]
+    Signal(#[from] SignalError),
+    #[error(transparent)]
+    AllReduce(#[from] AllReduceError),
+    #[error(transparent)]
+    Sync(#[from] SyncError),
+    /// A result is not what it must be.
+    #[error("{what}: {wrong}")]
+    Wrong { what: String, wrong: Wrong },
+}
+
+impl Fault for RankError {
+    fn kind(&self) -> Kind {
+        match self {
+            RankError::Prepare(e) => e.kind(),
+            RankError::Alloc(e) => e.kind(),
+            RankError::Tensor(e) => e.kind(),
+            RankError::View(e) => e.kind(),
+            RankError::Range(_) | RankError::Peer(_) => Kind::InvalidArgument,
+            RankError::Rendezvous(e) => e.kind(),
+            RankError::Signal(e) => e.kind(),
+            RankError::AllReduce(e) => e.kind(),
+            RankError::Sync(e) => e.kind(),
+            RankError::Wrong { .. } => Kind::Device,
+        }
+    }
+
+    fn ranks(&self) -> RankSet {
+        match self {
+            RankError::Rendezvous(e) => e.ranks(),
+            RankError::Signal(e) => e.ranks(),
+            RankError::AllReduce(e) => e.ranks(),
+            RankError::Sync(e) => e.ranks(),
+            _ => RankSet::new(),
+        }
+    }
+}
+
+/// The channel of the barriers around what is measured.
+const CHANNEL: Channel = Channel(0);
+
+/// A rank of the group that is measured.
+pub struct Member<'g> {
+    pub group: &'g Group,
+    pub stream: Stream,
+    wait: Wait,
+    /// One word of each rank, for [`gather`](Self::gather).
+    words: SymmetricMemory,
+}
+
+impl<'g> Member<'g> {
+    /// Collective.
+    pub fn new(group: &'g Group) -> Result<Self, RankError> {
+        let stream = group.lane()?.default_stream().clone();
+        let wait = group.wait();
+        let word = Tensor::<u64>::zeros(group.device(), &[1])?;
+        let words = group.rendezvous(&word, &wait)?;
+        Ok(Member { group, stream, wait, words })
+    }
+
+    pub fn ranks(&self) -> usize {
+        self.group.size()
+    }
+
+    pub fn rank(&self) -> usize {
+        self.group.rank().index()
+    }
+
+    /// Makes memory of the group's device: symmetric if asked for, which is collective.
+    pub fn allocate(&self, bytes: Bytes, symmetric: bool) -> Result<Allocation, RankError> {
+        let allocation = Allocation::new(self.group.device(), bytes)?;
+        if symmetric {
+            let all = View::new(&allocation, Bytes::ZERO, DType::U8, Layout::flat(bytes.get()))?;
+            self.group.rendezvous(&all, &self.wait)?;
+        }
+        Ok(allocation)
+    }
+
+    /// Enqueues a barrier.
+    pub fn issue_barrier(&self) -> Result<(), RankError> {
+        Ok(self.group.barrier(CHANNEL).on(&self.stream)?)
+    }
+
+    /// Waits until what was enqueued has run.
+    pub fn finish(&self) -> Result<(), RankError> {
+        // What an inline stream was given has run, and said how it went.
+        if !self.stream.is_inline() {
+            self.stream.synchronize(&self.wait)?;
+        }
+        Ok(())
+    }
+
+    /// A barrier, done at return.
+    pub fn barrier(&self) -> Result<(), RankError> {
+        self.issue_barrier()?;
+        self.finish()
+    }
+
+    /// Every rank's word, by rank.
+    pub fn gather(&self, mine: u64) -> Result<Vec<u64>, RankError> {
+        self.words.view().write(&[mine])?;
+        self.barrier()?;
+        let mut all = vec![0; self.ranks()];
+        for (rank, word) in self.group.ranks().zip(&mut all) {
+            self.words.remote(rank)?.read(std::slice::from_mut(word))?;
+        }
+        // Nobody overwrites a word that somebody still has to read.
+        self.barrier()?;
+        Ok(all)
+    }
+
+    /// The longest of all ranks' times.
+    pub fn slowest(&self, mine: Duration) -> Result<Duration, RankError> {
+        let nanos = u64::try_from(mine.as_nanos()).unwrap_or(u64::MAX);
+        let slowest = self.gather(nanos)?.into_iter().max().unwrap_or(nanos);
+        Ok(Duration::from_nanos(slowest))
+    }
+}

@@ -1,0 +1,110 @@
+//! What ranks report, and what becomes of it.
+
+use serde::{Deserialize, Serialize};
+use symmem::hal::types::Bytes;
+use symmem::prelude::*;
+
+use super::check::Wrong;
+use super::member::RankError;
+use super::timing::{Figures, Timing};
+
+/// One line from a rank to whoever started it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "report", rename_all = "snake_case")]
+pub enum Report {
+    /// A size is measured, and every result of it was right.
+    Row(Row),
+    /// A size is not measured.
+    Skipped { bytes: u64, because: String },
+    /// A result is not what it must be. Nothing follows.
+    Wrong { what: String, wrong: Wrong },
+    /// The rank cannot go on. Nothing follows.
+    Failed(Failed),
+}
+
+/// One rank's times of one size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    pub bytes: u64,
+    pub algorithm: String,
+    pub timing: Timing,
+}
+
+/// Why a rank cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    pub because: String,
+    /// Whether it is about other ranks: that they are gone, or did not come.
+    pub about_others: bool,
+}
+
+impl Failed {
+    pub fn new(error: &impl Fault) -> Self {
+        let about_others = matches!(error.kind(), Kind::PeerLost | Kind::TimedOut);
+        Failed { because: error.to_string(), about_others }
+    }
+}
+
+impl From<RankError> for Report {
+    fn from(error: RankError) -> Self {
+        match error {
+            RankError::Wrong { what, wrong } => Report::Wrong { what, wrong },
+            other => Report::Failed(Failed::new(&other)),
+        }
+    }
+}
+
+/// What a benchmark found, as it is written to a file.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Results {
+    pub op: &'static str,
+    pub backend: &'static str,
+    pub ranks: usize,
+    pub mode: &'static str,
+    pub dtype: &'static str,
+    pub rows: Vec<Line>,
+}
+
+/// One size. Times in microseconds, bandwidths in 10^9 bytes a second.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Line {
+    pub bytes: u64,
+    pub algorithm: String,
+    pub median_us: f64,
+    pub p10_us: f64,
+    pub p90_us: f64,
+    pub period_us: f64,
+    pub algbw_gbps: f64,
+    pub busbw_gbps: f64,
+    pub checked: bool,
+}
+
+impl Line {
+    /// Puts together what all ranks reported of one size.
+    pub fn new(ranks: &[&Row], bus_factor: f64) -> Option<Self> {
+        let first = ranks.first()?;
+        let timings: Vec<Timing> = ranks.iter().map(|row| row.timing.clone()).collect();
+        let Figures { median, p10, p90, period } = Figures::of(&timings);
+        // Bytes per microsecond are 10^6 bytes a second.
+        let algbw = first.bytes as f64 / period / 1e3;
+        Some(Line {
+            bytes: first.bytes,
+            algorithm: first.algorithm.clone(),
+            median_us: median,
+            p10_us: p10,
+            p90_us: p90,
+            period_us: period,
+            algbw_gbps: algbw,
+            busbw_gbps: algbw * bus_factor,
+            // A rank reports a row only after its last check.
+            checked: true,
+        })
+    }
+}
+
+/// Sizes that were not measured, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    pub bytes: Bytes,
+    pub because: String,
+}

@@ -1,0 +1,130 @@
+//! What people see: what is measured and where, progress, the table.
+
+use std::io::{self, Write};
+
+use comfy_table::{CellAlignment, Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use symmem::hal::types::Bytes;
+use symmem::prelude::*;
+
+use super::args::Common;
+use super::operation::Operation;
+use super::report::{Line, Skipped};
+
+/// How far the ranks are, on standard error where that is a terminal.
+pub struct Progress(ProgressBar);
+
+impl Progress {
+    pub fn new(sizes: usize) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(sizes as u64), ProgressDrawTarget::stderr());
+        if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos} of {len} sizes, {elapsed}")
+        {
+            bar.set_style(style);
+        }
+        Progress(bar)
+    }
+
+    pub fn at(&self, done: usize) {
+        self.0.set_position(done as u64);
+    }
+
+    /// A line that stays.
+    pub fn say(&self, line: &str) {
+        self.0.suspend(|| eprintln!("{line}"));
+    }
+
+    pub fn clear(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// What is measured, and what the figures mean.
+pub fn header(out: &mut dyn Write, operation: &dyn Operation, common: &Common) -> io::Result<()> {
+    let cpu = Device::host();
+    let (name, cores) = (cpu.name(), cpu.capabilities().units);
+    let mode = if common.threads { "threads" } else { "processes" };
+    let line = |out: &mut dyn Write, name, text: String| writeln!(out, "{name:12}{text}");
+    line(out, operation.name(), operation.describe())?;
+    line(out, "machine", format!("{name}, {cores} cores"))?;
+    line(out, "ranks", format!("{} {mode}, {} memory", common.ranks, common.backend.name()))?;
+    let isolated = operation.isolated();
+    line(out, "isolated", format!("{isolated}; an iteration counts as its slowest rank"))?;
+    let period = "back to back; the slowest rank's mean; bandwidths are bytes per period";
+    line(out, "period", period.to_owned())?;
+    line(out, "checked", operation.checked().to_owned())?;
+    writeln!(out)
+}
+
+/// What makes figures worth less.
+pub fn warnings(ranks: usize) {
+    let cores = Device::host().capabilities().units;
+    if ranks > cores as usize {
+        eprintln!(
+            "warning: {ranks} ranks on {cores} cores take turns: figures include the scheduler's\n"
+        );
+    }
+    if cfg!(debug_assertions) {
+        eprintln!("warning: this is a debug build: figures mean nothing\n");
+    }
+}
+
+/// The results, and what was left out.
+pub fn table(out: &mut dyn Write, lines: &[Line], skipped: &[Skipped]) -> io::Result<()> {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header([
+        "bytes",
+        "algorithm",
+        "isolated us",
+        "p10",
+        "p90",
+        "period us",
+        "algbw GB/s",
+        "busbw GB/s",
+        "checked",
+    ]);
+    for line in lines {
+        table.add_row([
+            Bytes(line.bytes).to_string(),
+            line.algorithm.clone(),
+            time(line.median_us),
+            time(line.p10_us),
+            time(line.p90_us),
+            time(line.period_us),
+            bandwidth(line.algbw_gbps),
+            bandwidth(line.busbw_gbps),
+            if line.checked { "yes" } else { "no" }.to_owned(),
+        ]);
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        let text = index == 1 || index == 8;
+        column.set_cell_alignment(if text { CellAlignment::Left } else { CellAlignment::Right });
+    }
+    writeln!(out, "{table}")?;
+    // Ascending sizes, so that the reason of the first is the reason of all.
+    if let (Some(first), Some(last)) = (skipped.first(), skipped.last()) {
+        let range = if first == last {
+            first.bytes.to_string()
+        } else {
+            format!("{} to {}", first.bytes, last.bytes)
+        };
+        writeln!(out, "\nnot measured, {range}: {}", first.because)?;
+    }
+    Ok(())
+}
+
+/// Microseconds to three digits and more.
+fn time(us: f64) -> String {
+    match us {
+        _ if us < 10.0 => format!("{us:.2}"),
+        _ if us < 100.0 => format!("{us:.1}"),
+        _ => format!("{us:.0}"),
+    }
+}
+
+fn bandwidth(gbps: f64) -> String {
+    match gbps {
+        _ if gbps < 10.0 => format!("{gbps:.3}"),
+        _ => format!("{gbps:.2}"),
+    }
+}

@@ -1,0 +1,164 @@
+//! How a time is taken, and what is made of the ranks' times.
+//!
+//! - *Isolated*: an untimed barrier, then one operation. A rank's time is its own, from its call to
+//!   its completion; an iteration's is the slowest rank's. Median, 10th and 90th percentile.
+//! - *Period*: operations back to back, without barriers. The slowest rank's mean of a batch; the
+//!   median of three batches.
+//!
+//! Iterations fill a time budget, at least 3 and at most 1000 of them; a batch has a quarter as
+//! many. These are the rules of the benchmarks of MPI implementations and, for the period, of
+//! nccl-tests, so that figures can stand side by side.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::member::{Member, RankError};
+
+const LEAST: usize = 3;
+const MOST: usize = 1000;
+const BATCHES: usize = 3;
+
+/// How many iterations to make.
+#[derive(Clone, Copy, Debug)]
+pub enum Pace {
+    /// As many as fit in a time, of isolated iterations.
+    Budget(Duration),
+    /// Exactly so many.
+    Iterations(usize),
+}
+
+/// What separates isolated iterations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Separation {
+    /// An untimed barrier.
+    Barrier,
+    /// Nothing: the operation is a barrier itself.
+    None,
+}
+
+/// One rank's own times, in microseconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Timing {
+    /// Of each isolated iteration.
+    isolated: Vec<f64>,
+    /// Means of the batches.
+    periods: Vec<f64>,
+}
+
+/// The ranks' times together, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figures {
+    pub median: f64,
+    pub p10: f64,
+    pub p90: f64,
+    pub period: f64,
+}
+
+impl Timing {
+    /// Measures what `issue` enqueues; collective.
+    pub fn take(
+        member: &Member<'_>,
+        pace: Pace,
+        separation: Separation,
+        issue: &mut dyn FnMut() -> Result<(), RankError>,
+    ) -> Result<Self, RankError> {
+        let iterations = match pace {
+            Pace::Budget(budget) => iterations(member, budget, issue)?,
+            Pace::Iterations(n) => n,
+        };
+        let mut isolated = Vec::with_capacity(iterations);
+        for _ in 0..iterations {
+            if separation == Separation::Barrier {
+                member.barrier()?;
+            }
+            let start = Instant::now();
+            issue()?;
+            member.finish()?;
+            isolated.push(micros(start.elapsed()));
+        }
+        let batch = (iterations / 4).max(1);
+        let mut periods = Vec::with_capacity(BATCHES);
+        for _ in 0..BATCHES {
+            member.barrier()?;
+            let start = Instant::now();
+            for _ in 0..batch {
+                issue()?;
+            }
+            member.finish()?;
+            periods.push(micros(start.elapsed()) / batch as f64);
+        }
+        Ok(Timing { isolated, periods })
+    }
+}
+
+/// How many iterations fill the budget: the same on every rank.
+fn iterations(
+    member: &Member<'_>,
+    budget: Duration,
+    issue: &mut dyn FnMut() -> Result<(), RankError>,
+) -> Result<usize, RankError> {
+    let mut estimate = |times: u32| {
+        let start = Instant::now();
+        for _ in 0..times {
+            member.barrier()?;
+            issue()?;
+            member.finish()?;
+        }
+        member.slowest(start.elapsed() / times)
+    };
+    let mut one = estimate(1)?;
+    if one < budget / 50 {
+        one = estimate(5)?;
+    }
+    let fit = budget.as_nanos() / one.as_nanos().max(1);
+    Ok(usize::try_from(fit).unwrap_or(MOST).clamp(LEAST, MOST))
+}
+
+impl Figures {
+    /// Each iteration's value is its slowest rank's.
+    pub fn of(ranks: &[Timing]) -> Self {
+        let isolated = sorted(slowest(ranks, |timing| &timing.isolated));
+        let periods = sorted(slowest(ranks, |timing| &timing.periods));
+        let n = isolated.len();
+        let at = |sorted: &[f64], index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
+        Figures {
+            median: at(&isolated, n / 2),
+            p10: at(&isolated, n / 10),
+            p90: at(&isolated, n * 9 / 10),
+            period: at(&periods, periods.len() / 2),
+        }
+    }
+}
+
+fn slowest(ranks: &[Timing], times: impl Fn(&Timing) -> &Vec<f64>) -> Vec<f64> {
+    let mut all = ranks.iter().map(times);
+    let mut slowest = all.next().cloned().unwrap_or_default();
+    for times in all {
+        slowest.iter_mut().zip(times).for_each(|(slowest, time)| *slowest = slowest.max(*time));
+    }
+    slowest
+}
+
+fn sorted(mut times: Vec<f64>) -> Vec<f64> {
+    times.sort_by(f64::total_cmp);
+    times
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_iteration_is_its_slowest_rank() {
+        let a = Timing { isolated: vec![1.0, 9.0, 3.0, 4.0], periods: vec![5.0, 1.0, 1.0] };
+        let b = Timing { isolated: vec![2.0, 2.0, 2.0, 8.0], periods: vec![1.0, 2.0, 7.0] };
+        let figures = Figures::of(&[a, b]);
+        // 2, 9, 3, 8 and 5, 2, 7.
+        assert_eq!(figures, Figures { median: 8.0, p10: 2.0, p90: 9.0, period: 5.0 });
+    }
+}

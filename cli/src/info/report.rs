@@ -1,0 +1,201 @@
+//! Everything that `symmem info` tells, as it is written as JSON.
+
+use std::env;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use symmem::hal::shm::limits;
+use symmem::prelude::*;
+use symmem::sys::{LibraryReport, probe};
+
+use super::features::{Feature, features};
+
+/// What this machine offers.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub version: &'static str,
+    pub devices: Vec<DeviceInfo>,
+    pub memory_limits: Vec<MemoryLimit>,
+    pub libraries: Vec<Library>,
+    pub features: Vec<Feature>,
+    pub options: GroupOptions,
+    pub environment: Vec<Variable>,
+}
+
+/// A device.
+#[derive(Debug, Serialize)]
+pub struct DeviceInfo {
+    pub backend: &'static str,
+    pub name: String,
+    pub uuid: String,
+    pub units: u32,
+    pub peer_atomics: bool,
+    pub shareable: bool,
+    pub multicast: bool,
+}
+
+/// Something that bounds shared memory.
+#[derive(Debug, Serialize)]
+pub struct MemoryLimit {
+    pub source: String,
+    pub available_bytes: u64,
+}
+
+/// A library that is loaded at run time.
+#[derive(Debug, Serialize)]
+pub struct Library {
+    pub name: &'static str,
+    /// The variable that can name its path.
+    pub variable: &'static str,
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// Whether a library is here.
+#[derive(Debug, Serialize)]
+#[serde(tag = "found", rename_all = "snake_case")]
+pub enum Outcome {
+    Yes {
+        path: PathBuf,
+        place: String,
+        version: Option<String>,
+        functions: usize,
+        missing: Vec<String>,
+    },
+    No {
+        searched: Vec<Attempt>,
+    },
+}
+
+/// A place where a library is not.
+#[derive(Debug, Serialize)]
+pub struct Attempt {
+    pub path: PathBuf,
+    pub place: String,
+    pub because: String,
+}
+
+/// What a group is made with unless told otherwise.
+#[derive(Debug, Serialize)]
+pub struct GroupOptions {
+    pub pad_bytes: u64,
+    pub workspace_bytes_per_lane: u64,
+    pub max_lanes: u32,
+    pub max_blocks: u32,
+    pub deadline_seconds: f64,
+    pub checked: bool,
+    pub determinism: String,
+    pub completion: String,
+}
+
+/// A variable that is read, and its value now.
+#[derive(Debug, Serialize)]
+pub struct Variable {
+    pub name: &'static str,
+    pub meaning: &'static str,
+    pub value: Option<String>,
+}
+
+/// What is read, by whom, for what.
+const VARIABLES: [(&str, &str); 15] = [
+    ("RANK", "this process's rank; set by torchrun and symmem run"),
+    ("WORLD_SIZE", "number of ranks"),
+    ("LOCAL_RANK", "its rank among those of this host"),
+    ("LOCAL_WORLD_SIZE", "number of ranks on this host"),
+    ("MASTER_ADDR", "host of the store"),
+    ("MASTER_PORT", "port of the store"),
+    ("TORCHELASTIC_RUN_ID", "the run's name"),
+    ("TORCHELASTIC_RESTART_COUNT", "how often the run was started again"),
+    ("TORCHELASTIC_USE_AGENT_STORE", "True: the launcher hosts the store; else rank 0"),
+    ("SYMMEM_CUDA_LIBRARY", "path of the CUDA driver, instead of a search"),
+    ("SYMMEM_NVRTC_LIBRARY", "path of NVRTC, instead of a search"),
+    ("NCCL_NVLS_ENABLE", "0: no multicast"),
+    ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1: no multicast"),
+    ("NVSHMEM_DISABLE_NVLS", "1: no multicast"),
+    ("RUST_LOG", "what this command logs to standard error, such as debug; read by it alone"),
+];
+
+impl Report {
+    /// Looks.
+    pub fn new() -> Self {
+        let libraries = probe();
+        Report {
+            version: env!("CARGO_PKG_VERSION"),
+            devices: [Device::host(), Device::stub(0)].iter().map(DeviceInfo::new).collect(),
+            memory_limits: limits().into_iter().map(MemoryLimit::from).collect(),
+            features: features(&libraries),
+            libraries: libraries.into_iter().map(Library::from).collect(),
+            options: GroupOptions::from(Options::default()),
+            environment: VARIABLES
+                .into_iter()
+                .map(|(name, meaning)| Variable {
+                    name,
+                    meaning,
+                    value: env::var_os(name).map(|value| value.to_string_lossy().into_owned()),
+                })
+                .collect(),
+        }
+    }
+}
+
+impl DeviceInfo {
+    fn new(device: &Device) -> Self {
+        let can = device.capabilities();
+        DeviceInfo {
+            backend: device.kind().name(),
+            name: device.name(),
+            uuid: device.uuid().to_string(),
+            units: can.units,
+            peer_atomics: can.peer_atomics,
+            shareable: can.shareable,
+            multicast: can.multicast,
+        }
+    }
+}
+
+impl From<symmem::hal::shm::Limit> for MemoryLimit {
+    fn from(limit: symmem::hal::shm::Limit) -> Self {
+        MemoryLimit { source: limit.source.to_string(), available_bytes: limit.available.get() }
+    }
+}
+
+impl From<LibraryReport> for Library {
+    fn from(report: LibraryReport) -> Self {
+        let outcome = match report.outcome {
+            Ok(found) => Outcome::Yes {
+                path: found.path,
+                place: found.place.to_string(),
+                version: found.version.map(|version| version.to_string()),
+                functions: found.known - found.missing.len(),
+                missing: found.missing.iter().map(|symbol| symbol.symbol.to_owned()).collect(),
+            },
+            Err(missing) => Outcome::No {
+                searched: missing
+                    .searched()
+                    .iter()
+                    .map(|attempt| Attempt {
+                        path: attempt.path.clone(),
+                        place: attempt.place.to_string(),
+                        because: attempt.reason.clone(),
+                    })
+                    .collect(),
+            },
+        };
+        Library { name: report.name, variable: report.variable, outcome }
+    }
+}
+
+impl From<Options> for GroupOptions {
+    fn from(options: Options) -> Self {
+        GroupOptions {
+            pad_bytes: options.pad.get(),
+            workspace_bytes_per_lane: options.workspace.get(),
+            max_lanes: options.max_lanes,
+            max_blocks: options.max_blocks,
+            deadline_seconds: options.deadline.as_secs_f64(),
+            checked: options.checked,
+            determinism: format!("{:?}", options.determinism).to_lowercase(),
+            completion: format!("{:?}", options.completion).to_lowercase(),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The report for people.
+
+use std::io::{self, Write};
+
+use symmem::hal::types::Bytes;
+
+use super::report::{DeviceInfo, GroupOptions, Library, Outcome, Report};
+
+/// Prints a report.
+pub fn show(out: &mut dyn Write, report: &Report) -> io::Result<()> {
+    writeln!(out, "symmem {}", report.version)?;
+    writeln!(out, "\nDevices")?;
+    for device in &report.devices {
+        writeln!(out, "  {:8}{}", device.backend, describe(device))?;
+    }
+    writeln!(out, "\nShared memory that can be had")?;
+    for limit in &report.memory_limits {
+        let mib = limit.available_bytes >> 20;
+        writeln!(out, "  {mib:>9} MiB  under {}", limit.source)?;
+    }
+    writeln!(out, "\nLibraries, loaded at run time")?;
+    for library in &report.libraries {
+        show_library(out, library)?;
+    }
+    writeln!(out, "\nFeatures")?;
+    for feature in &report.features {
+        let answer = if feature.supported { "yes" } else { "no" };
+        writeln!(out, "  {answer:5}{:30}{}", feature.name, feature.because)?;
+    }
+    writeln!(out, "\nA group's defaults")?;
+    for (name, value) in options(&report.options) {
+        writeln!(out, "  {name:14}{value}")?;
+    }
+    writeln!(out, "\nEnvironment")?;
+    for variable in &report.environment {
+        let value = variable.value.as_ref().map_or("not set".to_owned(), |v| format!("{v:?}"));
+        writeln!(out, "  {:34}{value:12} {}", variable.name, variable.meaning)?;
+    }
+    Ok(())
+}
+
+fn describe(device: &DeviceInfo) -> String {
+    let not = |can: bool| if can { "" } else { "no " };
+    format!(
+        "{}, units: {}, {}peer atomics, {}multicast, {}",
+        device.name,
+        device.units,
+        not(device.peer_atomics),
+        not(device.multicast),
+        device.uuid,
+    )
+}
+
+fn show_library(out: &mut dyn Write, library: &Library) -> io::Result<()> {
+    match &library.outcome {
+        Outcome::Yes { path, place, version, functions, missing } => {
+            let version = version.as_deref().unwrap_or("of unknown version");
+            writeln!(out, "  {} {version}: {} ({place})", library.name, path.display())?;
+            write!(out, "    {functions} of {} functions", functions + missing.len())?;
+            if missing.is_empty() {
+                return writeln!(out);
+            }
+            writeln!(out, "; without {}", missing.join(", "))
+        }
+        Outcome::No { searched } => {
+            writeln!(
+                out,
+                "  {}: not found; {} can name its path; searched:",
+                library.name, library.variable
+            )?;
+            for attempt in searched {
+                let path = attempt.path.display();
+                writeln!(out, "    {path} ({}): {}", attempt.place, attempt.because)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn options(options: &GroupOptions) -> [(&'static str, String); 7] {
+    let (pad, lane) = (Bytes(options.pad_bytes), Bytes(options.workspace_bytes_per_lane));
+    [
+        ("workspace", format!("{lane} of shared memory on each rank, for each lane")),
+        ("lanes", format!("{} at most", options.max_lanes)),
+        (
+            "signal pad",
+            format!("{pad} on each rank: {} signals of each pair of 2 ranks", pad.get() / 8),
+        ),
+        ("deadline", format!("{} s for each wait", options.deadline_seconds)),
+        ("determinism", options.determinism.clone()),
+        ("completion", options.completion.clone()),
+        ("checked", options.checked.to_string()),
+    ]
+}

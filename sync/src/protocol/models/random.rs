@@ -1,0 +1,201 @@
+//! Seeded random schedules of long scripts on a lane.
+
+use std::collections::BTreeSet;
+
+use super::program::{Habits, Step, Stop, run};
+use super::sim::{Random, Scheduler, Sim, schedules};
+use super::world::{Shape, View, World};
+use crate::protocol::control::{Reason, Record};
+use crate::protocol::{ControlMemory, Epoch, LaneMemory, Placement, Word};
+
+/// What goes wrong in a schedule.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    None,
+    /// One rank issues something else at one place.
+    Mismatch {
+        rank: usize,
+        at: usize,
+        step: Step,
+    },
+    /// A rank dies at its n-th turn, and the others learn of it later.
+    Death {
+        rank: usize,
+        turn: usize,
+    },
+    /// A rank's deadline is short.
+    Hurry {
+        rank: usize,
+        patience: u32,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Scenario {
+    shape: Shape,
+    first: Epoch,
+    script: Vec<Step>,
+    stale: Option<Epoch>,
+    checked: bool,
+    period: u32,
+    fault: Fault,
+}
+
+fn random_step(random: &mut Random, ranks: usize, blocks: usize) -> Step {
+    let (size, grid) = (random.below(5), 1 + random.below(blocks));
+    let step = match random.below(8) {
+        0 => Step::empty(),
+        1..4 => Step::rooted(random.below(ranks), size, grid),
+        _ => Step::exchange(size, grid),
+    };
+    if random.once_in(2) { step.staged() } else { step }
+}
+
+impl Scenario {
+    fn random(random: &mut Random) -> Self {
+        let (ranks, blocks) = (2 + random.below(3), 1 + random.below(3));
+        let placement = random.pick(&[Placement::Shared, Placement::PerReader]);
+        let shape = Shape { packets: 4, ..Shape::new(ranks, blocks, placement).watched() };
+        let length = 3 + random.below(5);
+        let script: Vec<_> = (0..length).map(|_| random_step(random, ranks, blocks)).collect();
+        // Up to four operations before a scrub, which clears what the two behind it would meet.
+        let before = |epoch: Epoch, n| (0..n).fold(epoch, |epoch, _| epoch.previous());
+        let (first, scrub) = match random.below(3) {
+            0 => (Epoch::FIRST, None),
+            1 => (before(Epoch::MIDDLE, random.below(5)), Some(Epoch::MIDDLE)),
+            _ => (before(Epoch::MIN, random.below(5)), Some(Epoch::MIN)),
+        };
+        let stale = scrub.map(|scrub| {
+            let second = scrub.next().next();
+            if random.once_in(2) { second } else { second.next() }
+        });
+        let fault = match random.below(8) {
+            0 | 1 => {
+                let (rank, at) = (random.below(ranks), random.below(length));
+                let step = loop {
+                    let step = random_step(random, ranks, blocks);
+                    if step != script[at] {
+                        break step;
+                    }
+                };
+                Fault::Mismatch { rank, at, step }
+            }
+            2 => Fault::Death { rank: random.below(ranks), turn: random.below(60 * length) },
+            3 => {
+                Fault::Hurry { rank: random.below(ranks), patience: 10 + random.below(200) as u32 }
+            }
+            _ => Fault::None,
+        };
+        let (checked, period) = (random.once_in(2), 1 + random.below(4) as u32);
+        Scenario { shape, first, script, stale, checked, period, fault }
+    }
+
+    fn script_of(&self, rank: usize) -> Vec<Step> {
+        let mut script = self.script.clone();
+        if let Fault::Mismatch { rank: other, at, step } = self.fault {
+            if rank == other {
+                script[at] = step;
+            }
+            // A rank that consumed nothing notices in its next operation.
+            script.push(Step::empty());
+        }
+        script
+    }
+
+    fn habits_of(&self, rank: usize) -> Habits {
+        let patience = match self.fault {
+            Fault::Hurry { rank: hurried, patience } if hurried == rank => patience,
+            _ => u32::MAX,
+        };
+        Habits { checked: self.checked, period: self.period, patience, ..Habits::PLAIN }
+    }
+
+    /// Runs it and returns what each rank reports.
+    fn run(&self, random: &mut Random) -> (Vec<View<Sim>>, Vec<Option<Record>>) {
+        let world = World::<Sim>::new(self.shape);
+        if let Some(epoch) = self.stale {
+            world.leave_stale(epoch);
+        }
+        let views = world.open(self.first);
+        let blocks = self.shape.blocks;
+        let mut scheduler = Scheduler::new(random);
+        for view in &views {
+            for block in 0..blocks {
+                let (script, habits) = (self.script_of(view.rank), self.habits_of(view.rank));
+                scheduler.spawn(run(view.clone(), block, script, self.first, habits));
+            }
+        }
+        let mut turn = 0;
+        let mut to_tell: Vec<_> = (0..self.shape.ranks).collect();
+        let ends = scheduler.run(|scheduler, random| {
+            let Fault::Death { rank, turn: last } = self.fault else { return };
+            turn += 1;
+            if turn == last {
+                (0..blocks).for_each(|block| scheduler.kill(rank * blocks + block));
+            }
+            if turn > last && !to_tell.is_empty() && random.once_in(40) {
+                let told = to_tell.swap_remove(random.below(to_tell.len()));
+                views[told].control(told).unwrap().set_lost(rank);
+            }
+        });
+        let reports = ends
+            .chunks(blocks)
+            .map(|blocks| {
+                blocks.iter().find_map(|end| match end {
+                    Some(Err(Stop::Failed(record))) => Some(record.clone()),
+                    _ => None,
+                })
+            })
+            .collect();
+        (views, reports)
+    }
+
+    fn check(&self, views: &[View<Sim>], reports: &[Option<Record>]) {
+        let distinct: BTreeSet<String> =
+            reports.iter().flatten().map(|record| format!("{record:?}")).collect();
+        assert!(distinct.len() <= 1, "ranks report different failures: {distinct:?}");
+        let report = reports.iter().flatten().next();
+        match (self.fault, report) {
+            (Fault::None, report) => {
+                assert_eq!(report, None);
+                self.check_epochs(views);
+            }
+            (Fault::Mismatch { rank, .. }, report) => {
+                let record = report.expect("a mismatch is reported");
+                assert!(reports.iter().all(Option::is_some), "by every rank: {reports:?}");
+                assert!(matches!(record.reason, Reason::CallMismatch(_)), "{record:?}");
+                let sides = [Some(record.reporter), record.culprit];
+                assert!(sides.contains(&Some(rank)), "{record:?}");
+            }
+            (Fault::Death { rank, .. }, Some(record)) => {
+                assert_eq!((record.reason, record.culprit), (Reason::PeerLost, Some(rank)));
+            }
+            (Fault::Hurry { rank, .. }, Some(record)) => {
+                assert_eq!((record.reason, record.reporter), (Reason::TimedOut, rank));
+            }
+            (_, None) => {}
+        }
+    }
+
+    /// After a run without failures all copies of all ranks are at the same next epoch.
+    fn check_epochs(&self, views: &[View<Sim>]) {
+        let next = self.script.iter().fold(self.first, |epoch, _| epoch.next());
+        for view in views {
+            for copy in 0..self.shape.blocks {
+                assert_eq!(view.epoch_copy(copy).load_acquire(), next.get());
+            }
+        }
+    }
+}
+
+#[test]
+fn random_schedules_of_lanes() {
+    schedules(0, 80_000, |mut random| {
+        let scenario = Scenario::random(&mut random);
+        if std::env::var_os("SYMMEM_SEED").is_some() {
+            eprintln!("{scenario:#?}");
+        }
+        let (views, reports) = scenario.run(&mut random);
+        scenario.check(&views, &reports);
+    });
+}

@@ -1,0 +1,77 @@
+//! The processes of a pool.
+
+use std::io;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Child, Command, ExitStatus};
+
+use super::inherit;
+use super::place::{Mode, Place};
+
+/// The processes that hold the ranks of a place. Dropping it kills them.
+#[derive(Debug)]
+pub(super) enum Children {
+    /// One, which holds all ranks or none.
+    One(Child),
+    /// One for each rank, in a run of their own.
+    #[cfg(feature = "mem")]
+    Job(symmem_mem::launch::Job),
+}
+
+impl Children {
+    /// Re-executes the current program, `far` left open for it.
+    pub(super) fn start(place: Place, far: &[UnixDatagram]) -> io::Result<Self> {
+        let program = std::env::current_exe()?;
+        let variables = inherit::variables(place, far);
+        match place.mode {
+            Mode::Local | Mode::Threads => {
+                Command::new(program).envs(variables).spawn().map(Children::One)
+            }
+            #[cfg(feature = "mem")]
+            Mode::Processes => {
+                let job = symmem_mem::launch::Processes::new(program, place.ranks);
+                let job =
+                    variables.into_iter().fold(job, |job, (name, value)| job.env(name, value));
+                job.spawn().map(Children::Job).map_err(io::Error::other)
+            }
+            #[cfg(not(feature = "mem"))]
+            Mode::Processes => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// How each process ended, `None` while it runs.
+    pub(super) fn poll(&mut self) -> io::Result<Vec<Option<ExitStatus>>> {
+        match self {
+            Children::One(child) => Ok(vec![child.try_wait()?]),
+            #[cfg(feature = "mem")]
+            Children::Job(job) => job.poll().map_err(io::Error::other),
+        }
+    }
+
+    /// The process that holds a rank, by index in [`poll`](Self::poll).
+    pub(super) fn holder(&self, rank: usize) -> usize {
+        match self {
+            Children::One(_) => 0,
+            #[cfg(feature = "mem")]
+            Children::Job(_) => rank,
+        }
+    }
+
+    /// The id of the process that holds a rank.
+    pub(super) fn process_of(&mut self, rank: usize) -> Option<u32> {
+        match self {
+            Children::One(child) => Some(child.id()),
+            #[cfg(feature = "mem")]
+            Children::Job(job) => job.child(rank).map(|child| child.id()),
+        }
+    }
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        if let Children::One(child) = self {
+            // Fails for one that has ended, which is as well.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What a test's body is given.
+
+use core::fmt;
+
+use symmem_hal::Device;
+use symmem_hal::types::BackendKind;
+
+use super::error::TestError;
+use super::link::{Command, Link, Report, text};
+use super::place::{Mode, Place};
+
+#[cfg(feature = "mem")]
+use {
+    std::time::Duration,
+    symmem_hal::Wait,
+    symmem_hal::types::{Bytes, Rank},
+    symmem_mem::{Group, Options},
+};
+
+/// One rank's view of a running test.
+#[derive(Debug)]
+pub struct Context {
+    pub(super) place: Place,
+    pub(super) rank: usize,
+    pub(super) device: Device,
+    pub(super) seed: u64,
+    pub(super) soak: bool,
+    pub(super) link: Link,
+    #[cfg(feature = "mem")]
+    pub(super) world: Option<Group>,
+}
+
+impl Context {
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The number of ranks.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.place.ranks
+    }
+
+    /// What ranks are.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.place.mode
+    }
+
+    /// The backend.
+    #[must_use]
+    pub fn backend(&self) -> BackendKind {
+        self.place.backend
+    }
+
+    /// This rank's device.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// What random data is made from: the same on every rank.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Whether long runs were asked for.
+    #[must_use]
+    pub fn soak(&self) -> bool {
+        self.soak
+    }
+
+    /// Says what this rank is about to do: what is reported should it hang or die there.
+    pub fn step(&self, step: impl fmt::Display) {
+        self.tell(&Report::Step(text(step.to_string())));
+    }
+
+    /// Says something that every rank is to find the same. The runner compares, since ranks at odds
+    /// may not be able to.
+    pub fn same(&self, key: impl fmt::Display, value: impl fmt::Display) {
+        self.tell(&Report::Same { key: text(key.to_string()), value: text(value.to_string()) });
+    }
+
+    /// Says that this rank's process is about to die, as the test wants.
+    pub fn dying(&self) {
+        self.tell(&Report::Dying);
+    }
+
+    /// Waits until every rank that still runs the test has come here. The ranks meet at the runner:
+    /// nothing under test has a part in it.
+    ///
+    /// # Errors
+    ///
+    /// Where another rank has failed.
+    #[track_caller]
+    pub fn meet(&self) -> Result<(), TestError> {
+        self.link.send(&Report::Met)?;
+        match self.link.receive()? {
+            Command::Go => Ok(()),
+            _ => {
+                Err(TestError::failed("another rank has failed and does not come to this meeting"))
+            }
+        }
+    }
+
+    fn tell(&self, report: &Report) {
+        // A runner that is gone takes its ranks along.
+        let _ = self.link.send(report);
+    }
+}
+
+#[cfg(feature = "mem")]
+impl Context {
+    /// The group of all ranks that the test's groups are made from. It outlives the test: leave it
+    /// as it is.
+    ///
+    /// # Errors
+    ///
+    /// In a test without ranks.
+    #[track_caller]
+    pub fn world(&self) -> Result<&Group, TestError> {
+        self.world.as_ref().ok_or_else(|| TestError::failed("a test without ranks has no group"))
+    }
+
+    /// A new group of all ranks, with the suite's options. Collective.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be made.
+    #[track_caller]
+    pub fn group(&self) -> Result<Group, TestError> {
+        self.group_with(&options(self.size()))
+    }
+
+    /// A new group of all ranks, with other options. Collective.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be made.
+    #[track_caller]
+    pub fn group_with(&self, options: &Options) -> Result<Group, TestError> {
+        let world = self.world()?;
+        Ok(world.subgroup(world.ranks()).options(options.clone()).create(&world.wait())?)
+    }
+
+    /// The rank `by` places after this one, around the group.
+    ///
+    /// # Errors
+    ///
+    /// Never for a group of this test's ranks.
+    #[track_caller]
+    pub fn neighbour(&self, group: &Group, by: usize) -> Result<Rank, TestError> {
+        Ok(group.rank_at((group.rank().index() + by) % group.size())?)
+    }
+}
+
+/// The suite's options: checked, a small workspace so that operations have many chunks, and time
+/// for ranks that share cores.
+#[cfg(feature = "mem")]
+#[must_use]
+pub fn options(ranks: usize) -> Options {
+    let workspace = if ranks <= 8 { Bytes::kib(512) } else { Bytes::mib(1) };
+    Options { workspace, checked: true, deadline: Duration::from_secs(20), ..Options::default() }
+}
+
+/// The bound on what is expected to happen, whatever the machine does beside.
+#[cfg(feature = "mem")]
+pub const PATIENT: Wait = Wait::seconds(20);

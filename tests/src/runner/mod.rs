@@ -1,0 +1,171 @@
+//! Runs tests that are many ranks.
+//!
+//! The program that calls [`main`] is the runner. For each [`Place`] it starts a pool of ranks:
+//! re-executions of the same program, which find the socket that they inherited and serve it
+//! instead. The runner sends the name of a test to all of them; each answers what it found.
+//!
+//! A pool ends when a test on it fails, hangs or dies, or wanted ranks to itself; the next test
+//! gets a fresh one. A hang is reported with each rank's last step and what its threads sleep on.
+//!
+//! The last line is `N passed, N failed, N skipped`, after the skips by reason.
+
+mod arguments;
+mod children;
+mod context;
+mod error;
+mod inherit;
+mod link;
+mod place;
+mod pool;
+mod post_mortem;
+mod rank;
+mod test;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Parser as _;
+use libtest_mimic::{Completion, Failed, Trial};
+use parking_lot::Mutex;
+
+use arguments::Invocation;
+use pool::{Ending, Pool, Request};
+
+pub use context::Context;
+#[cfg(feature = "mem")]
+pub use context::PATIENT;
+#[cfg(feature = "mem")]
+pub use context::options;
+pub use error::{TestError, Verdict};
+pub use place::{Mode, NoPlace, Place, backend_of};
+pub(crate) use post_mortem::is_asleep;
+pub use test::{Test, Unfit};
+
+/// Runs the tests that the program's arguments ask for, or serves as a rank if a runner started
+/// this program as one.
+#[must_use]
+pub fn main(tests: &[Test]) -> ExitCode {
+    match inherit::part() {
+        Ok(Some(part)) => rank::main(part, tests),
+        Ok(None) => run(&Invocation::parse(), tests),
+        Err(e) => {
+            eprintln!("not a rank: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Invocation, tests: &[Test]) -> ExitCode {
+    let places = match arguments.places() {
+        Ok(places) => places,
+        Err(e) => {
+            eprintln!("{e}");
+            return ExitCode::from(2);
+        }
+    };
+    let seed = arguments.seed.unwrap_or_else(fresh_seed);
+    let names: Vec<_> = places.iter().map(Place::to_string).collect();
+    println!("seed {seed:#018x}; on {}", names.join(", "));
+    let runner = Arc::new(Mutex::new(Runner {
+        seed,
+        soak: arguments.soak,
+        pool: None,
+        skips: BTreeMap::new(),
+    }));
+    let mut trials = Vec::new();
+    for place in &places {
+        // Tests that share ranks first: a test that wants its own does not end the shared ones.
+        let (isolated, shared): (Vec<&Test>, Vec<&Test>) =
+            tests.iter().filter(|t| t.fits(place).is_ok()).partition(|t| t.is_isolated());
+        for test in shared.into_iter().chain(isolated) {
+            let (runner, place, test) = (runner.clone(), *place, *test);
+            let name = format!("{place}::{}", test.name());
+            trials.push(Trial::ignorable_test(name, move || runner.lock().run(place, &test)));
+        }
+        let (runner, place) = (runner.clone(), *place);
+        let name = format!("{place}::runner::ranks_end");
+        trials.push(Trial::ignorable_test(name, move || runner.lock().end(place)));
+    }
+    for test in tests.iter().filter(|t| places.iter().all(|p| t.fits(p).is_err())) {
+        let unfit = places.iter().filter_map(|p| test.fits(p).err()).max_by_key(Unfit::nearness);
+        let reason = unfit.map_or_else(String::new, |unfit| unfit.to_string());
+        let (runner, name) = (runner.clone(), test.name());
+        trials.push(Trial::ignorable_test(name.clone(), move || {
+            Ok(runner.lock().skipped(&name, &reason))
+        }));
+    }
+    // One at a time: a test uses as many cores as it has ranks.
+    let mut libtest = arguments.libtest.clone();
+    libtest.test_threads = Some(1);
+    let conclusion = libtest_mimic::run(&libtest, trials);
+    let runner = Arc::into_inner(runner).map(Mutex::into_inner);
+    if let Some(runner) = runner {
+        for (reason, names) in &runner.skips {
+            println!("skipped, {reason}: {}", names.join(", "));
+        }
+    }
+    println!(
+        "{} passed, {} failed, {} skipped",
+        conclusion.num_passed, conclusion.num_failed, conclusion.num_ignored
+    );
+    conclusion.exit_code()
+}
+
+fn fresh_seed() -> u64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}
+
+/// What outlives one test.
+struct Runner {
+    seed: u64,
+    soak: bool,
+    pool: Option<Pool>,
+    /// Names of skipped tests by reason.
+    skips: BTreeMap<String, Vec<String>>,
+}
+
+impl Runner {
+    fn run(&mut self, place: Place, test: &Test) -> Result<Completion, Failed> {
+        let request = Request {
+            name: test.name(),
+            seed: self.seed,
+            soak: self.soak,
+            timeout: test.timeout(),
+        };
+        let ending = if test.is_isolated() {
+            Pool::start(place)?.run(&request)
+        } else {
+            let pool = match self.pool.take().filter(|pool| pool.place() == place) {
+                Some(pool) => self.pool.insert(pool),
+                None => self.pool.insert(Pool::start(place)?),
+            };
+            let ending = pool.run(&request);
+            if !pool.is_whole() {
+                self.pool = None;
+            }
+            ending
+        };
+        match ending {
+            Ending::Passed => Ok(Completion::Completed),
+            Ending::Skipped(reason) => {
+                Ok(self.skipped(&format!("{place}::{}", test.name()), &reason))
+            }
+            Ending::Failed(report) => Err(format!("{report}seed {:#018x}", self.seed).into()),
+        }
+    }
+
+    /// Ends the ranks of a place: they end by themselves, well, and in time.
+    fn end(&mut self, place: Place) -> Result<Completion, Failed> {
+        match self.pool.take().filter(|pool| pool.place() == place) {
+            Some(pool) => pool.end().map(|()| Completion::Completed).map_err(Failed::from),
+            None => Ok(Completion::Completed),
+        }
+    }
+
+    fn skipped(&mut self, name: &str, reason: &str) -> Completion {
+        self.skips.entry(reason.to_owned()).or_default().push(name.to_owned());
+        Completion::ignored_with(reason)
+    }
+}

@@ -1,0 +1,171 @@
+//! Ranks that do not come to a meeting, or come twice.
+
+use std::time::{Duration, Instant};
+
+use symmem_hal::types::RankSet;
+use symmem_hal::{CancelToken, Fault as _, Kind, Wait};
+use symmem_mem::bootstrap::Bootstrap;
+use symmem_mem::launch::StartError;
+use symmem_mem::{ExchangeError, Group, RendezvousError, SubgroupError};
+
+use super::bytes_view;
+use crate::runner::is_asleep;
+use crate::runner::{Context, Mode, PATIENT, Test, TestError, Verdict, options};
+use crate::support::eventually;
+use crate::{check, check_eq, check_err, test};
+
+pub(super) const TESTS: &[Test] = &[
+    test!(a_rank_missing_from_a_rendezvous_is_named).at_least(2).isolated(),
+    test!(a_rank_missing_from_a_new_group_is_named).at_least(2).isolated(),
+    test!(the_first_deadline_is_everybodys).at_least(3).isolated(),
+    test!(a_cancelled_meeting_is_cancelled_for_all).at_least(2).isolated(),
+    test!(the_first_rank_dies).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
+    test!(the_last_rank_dies).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
+    test!(two_processes_claim_one_rank).ranks(3, 8).only_as(&[Mode::Processes]).isolated(),
+];
+
+/// What the others are given to wait for the one who does not come.
+const BRIEF: Duration = Duration::from_millis(300);
+
+fn check_named(error: &RendezvousError, since: Instant, who: usize, allowed: Duration) -> Verdict {
+    let RendezvousError::Exchange(ExchangeError::Missing { missing, allowed: said, .. }) = error
+    else {
+        return Err(TestError::failed(format!("expected a missing rank, found {error:?}")));
+    };
+    check_eq!(missing, &[who as u32]);
+    // What is left of it when the rank has found the others.
+    check!(*said <= allowed && !said.is_zero(), "{said:?} allowed, not {allowed:?}");
+    check_eq!(error.kind(), Kind::TimedOut);
+    check_eq!(error.ranks(), RankSet::one(who));
+    check!(since.elapsed() >= allowed, "gave up after {:?} of {allowed:?}", since.elapsed());
+    Ok(())
+}
+
+fn a_rank_missing_from_a_rendezvous_is_named(context: &Context) -> Verdict {
+    let group = context.group()?;
+    let last = context.size() - 1;
+    context.meet()?;
+    if context.rank() == last {
+        return Ok(());
+    }
+    let since = Instant::now();
+    let found = group.rendezvous(bytes_view(context, 100)?, &Wait::timeout(BRIEF));
+    let error = check_err!(found, RendezvousError::Exchange(_));
+    check_named(&error, since, last, BRIEF)?;
+    group.check()?;
+    Ok(())
+}
+
+fn a_rank_missing_from_a_new_group_is_named(context: &Context) -> Verdict {
+    let world = context.world()?;
+    let last = context.size() - 1;
+    context.meet()?;
+    if context.rank() == last {
+        return Ok(());
+    }
+    let since = Instant::now();
+    let made = world.subgroup(world.ranks()).create(&Wait::timeout(BRIEF));
+    let SubgroupError::Rendezvous(error) = check_err!(made, SubgroupError::Rendezvous(_)) else {
+        return Err(TestError::failed("not of the meeting"));
+    };
+    check_named(&error, since, last, BRIEF)
+}
+
+/// Ranks with more patience do not stay behind in a meeting that one has given up.
+fn the_first_deadline_is_everybodys(context: &Context) -> Verdict {
+    let group = context.group()?;
+    let last = context.size() - 1;
+    context.meet()?;
+    if context.rank() == last {
+        return Ok(());
+    }
+    let wait = if context.rank() == 0 { Wait::timeout(BRIEF) } else { PATIENT };
+    let since = Instant::now();
+    let found = group.rendezvous(bytes_view(context, 100)?, &wait);
+    let error = check_err!(found, RendezvousError::Exchange(_));
+    if context.rank() == 0 {
+        check_named(&error, since, last, BRIEF)?;
+    }
+    check_eq!(error.ranks(), RankSet::one(last));
+    context.same("error", &error);
+    Ok(())
+}
+
+fn a_cancelled_meeting_is_cancelled_for_all(context: &Context) -> Verdict {
+    let group = context.group()?;
+    let last = context.size() - 1;
+    let token = CancelToken::new();
+    let view = bytes_view(context, 100)?;
+    context.meet()?;
+    if context.rank() == last {
+        return Ok(());
+    }
+    let error = std::thread::scope(|scope| {
+        let wait = if context.rank() == 0 {
+            let me = rustix::thread::gettid();
+            let (token, cancelling) = (token.clone(), token);
+            // Once this rank waits for the one who does not come.
+            scope.spawn(move || eventually(|| is_asleep(me)).then(|| cancelling.cancel()));
+            PATIENT.with_cancel(token)
+        } else {
+            Wait::seconds(5)
+        };
+        Ok::<_, TestError>(check_err!(group.rendezvous(&view, &wait), RendezvousError::Exchange(_)))
+    })?;
+    if context.rank() == 0 || context.mode() == Mode::Threads {
+        check_eq!(error.kind(), Kind::Cancelled, "{error}");
+    } else {
+        // A process that gives up on its way to the meeting has not come, either.
+        let named = error.ranks().contains(0) && error.ranks().contains(last);
+        check!(error.kind() == Kind::Cancelled || named, "{error}");
+    }
+    Ok(())
+}
+
+/// A rank dies while the others wait for it: they learn at once, whoever led the meeting.
+fn dies(context: &Context, who: usize) -> Verdict {
+    let group = context.group()?;
+    let view = bytes_view(context, 100)?;
+    context.meet()?;
+    if context.rank() == who {
+        context.dying();
+        let me = rustix::process::getpid();
+        rustix::process::kill_process(me, rustix::process::Signal::KILL)?;
+        return Err(TestError::failed("survived SIGKILL"));
+    }
+    let since = Instant::now();
+    let error = check_err!(
+        group.rendezvous(&view, &PATIENT),
+        RendezvousError::Exchange(_) | RendezvousError::Failed(_)
+    );
+    check_eq!(error.kind(), Kind::PeerLost, "{error}");
+    check_eq!(error.ranks(), RankSet::one(who), "{error}");
+    check!(since.elapsed() < PATIENT.duration(), "told only by the deadline");
+    Ok(())
+}
+
+fn the_first_rank_dies(context: &Context) -> Verdict {
+    dies(context, 0)
+}
+
+fn the_last_rank_dies(context: &Context) -> Verdict {
+    dies(context, context.size() - 1)
+}
+
+/// Ranks 1 and 2 of the test both join a run of two as its rank 1.
+fn two_processes_claim_one_rank(context: &Context) -> Verdict {
+    let mut bootstrap = Bootstrap::from_env()?;
+    context.meet()?;
+    if !(1..=2).contains(&context.rank()) {
+        return Ok(());
+    }
+    bootstrap.run.launcher = bootstrap.run.launcher.map(|id| id + "-claims");
+    (bootstrap.rank, bootstrap.world_size) = (1, 2);
+    (bootstrap.local_rank, bootstrap.local_world_size) = (Some(1), Some(2));
+    let joined = Group::join(&bootstrap, context.device(), &options(2), &PATIENT);
+    let error = check_err!(joined, StartError::Exchange(_) | StartError::Rendezvous(_));
+    check_eq!(error.kind(), Kind::Disagreement, "{error}");
+    check_eq!(error.ranks(), RankSet::one(1), "{error}");
+    check!(error.to_string().contains("two processes claim rank 1"), "{error}");
+    Ok(())
+}
