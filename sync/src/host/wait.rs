@@ -21,11 +21,14 @@ use crate::protocol::control::{Cause, Gate, Look};
 use crate::protocol::doorbell::{Doorbell, Fence};
 use crate::protocol::{ControlMemory, Progress};
 
-/// Polls before the first yield where every rank has a core.
-const SPINS: u32 = 2000;
+/// Polls before the first yield where every rank can have a core: about 5 us, some thirty hops of
+/// a cache line. No more, since a rank that does not have one to itself, because of a neighbour,
+/// waits in vain for as long as it spins; a yield with nobody to yield to costs a quarter of a
+/// microsecond.
+const SPINS: u32 = 100;
 
-/// As [`SPINS`], where ranks share cores.
-const SPINS_CROWDED: u32 = 40;
+/// As [`SPINS`], where there are more ranks than cores.
+const SPINS_CROWDED: u32 = 8;
 
 /// Time of yielding before the first sleep.
 const YIELDING: Duration = Duration::from_micros(500);
