@@ -29,7 +29,7 @@ pub enum StartError {
     #[error(transparent)]
     Join(#[from] JoinError),
     /// The store did not answer as it should.
-    #[error("the run's store: {0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
     /// What stands in the store for this run's token is none.
     #[error("the store holds no token of a run under {key:?}: it is used by another program")]

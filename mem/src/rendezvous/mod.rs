@@ -26,10 +26,10 @@ pub enum RendezvousError {
     #[error(transparent)]
     Failed(#[from] Failure),
     /// Members did not meet.
-    #[error("rendezvous: {0}")]
+    #[error(transparent)]
     Exchange(#[from] ExchangeError),
     /// Members met and disagree. The same on every rank.
-    #[error("rendezvous: {0}")]
+    #[error(transparent)]
     Mismatch(#[from] Mismatch),
     /// The view is of no allocation of this rank: a peer's memory, say.
     #[error("the view is not of an allocation of this rank, so it cannot be made symmetric")]
