@@ -3,7 +3,7 @@
 //! [`enter`] reads this rank's epoch, [`Arrival`] waits until this rank may store anything,
 //! [`Operation`] moves the payload, compares headers and advances the epoch. Each step that can
 //! find a word missing is a poll that never blocks: the caller decides how to wait, and a
-//! [`Gate`](super::Gate) when to stop. Each step that must not come too early takes the proof that
+//! [`Gate`](super::control::Gate) when to stop. Each step that must not come too early takes the proof that
 //! the poll before it gave.
 //!
 //! What the caller upholds: the blocks of a rank begin an operation after all blocks of its
