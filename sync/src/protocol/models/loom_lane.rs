@@ -113,14 +113,15 @@ fn loom_pairs_of_two_ranks() {
 
 #[test]
 fn loom_sizes_of_two_ranks() {
-    let long = [Step::exchange(2, 1).staged(), Step::rooted(0, 2, 1)];
+    let (exchange, rooted) = (Step::exchange(2, 1).staged(), Step::rooted(0, 2, 1));
     for placement in [Shared, PerReader] {
-        for one in long {
-            for other in [EXCHANGE.staged(), ROOTED] {
-                Model::new(2, 1, placement, &[one, other, one]).check();
-                Model::new(2, 1, placement, &[other, one, other]).check();
-            }
+        for (long, short) in
+            [(exchange, EXCHANGE.staged()), (rooted, EXCHANGE.staged()), (rooted, ROOTED)]
+        {
+            Model::new(2, 1, placement, &[short, long, short]).check();
+            Model::new(2, 1, placement, &[long, short]).check();
         }
+        Model::new(2, 1, placement, &[rooted, EMPTY, rooted]).check();
     }
 }
 

@@ -24,7 +24,7 @@
 //! | model | bound |
 //! |---|---|
 //! | 2 ranks, scripts X Y X of every ordered pair of operations | unbounded |
-//! | 2 ranks, two sizes, scripts X Y X | unbounded |
+//! | 2 ranks, two sizes, scripts X Y and Y X Y | unbounded |
 //! | 3 ranks, scripts X Y | unbounded; 4 where Y is an exchange |
 //! | 2 ranks of 2 blocks, one operation of 1 or 2 blocks | unbounded |
 //! | 2 ranks of 2 blocks, pairs of different grids; scrub and wrap | 0: switches at waits only |
