@@ -38,6 +38,15 @@ impl Error {
     }
 }
 
+impl Error {
+    /// The operation's own error, if it is an `E`.
+    #[must_use]
+    pub fn downcast_ref<E: Fault>(&self) -> Option<&E> {
+        let error: &(dyn std::error::Error + 'static) = &*self.0;
+        error.downcast_ref()
+    }
+}
+
 impl<E: Fault> From<E> for Error {
     fn from(error: E) -> Self {
         Error(Box::new(error))
@@ -51,8 +60,9 @@ impl fmt::Display for Error {
 }
 
 impl fmt::Debug for Error {
+    /// The text, since this is what `main` prints of an error it returns; `{:#?}` for the fields.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
+        if f.alternate() { fmt::Debug::fmt(&self.0, f) } else { fmt::Display::fmt(&self.0, f) }
     }
 }
 

@@ -66,9 +66,11 @@ pub use symmem_sys as sys;
 pub mod prelude {
     #[cfg(feature = "collectives")]
     pub use symmem_collectives::{Algorithm, AllReduceOps, ReduceOp};
-    pub use symmem_hal::types::{Bytes, DType, Element, Layout, Rank, RankSet};
-    pub use symmem_hal::{CancelToken, Device, Fault, Kind, Stream, StreamMode, Wait};
-    pub use symmem_mem::{Allocation, Failure, Group, Options, SymmetricMemory, Tensor, View};
+    pub use symmem_hal::types::{Bytes, DType, Element, Layout, Rank, RankSet, bf16, f16};
+    pub use symmem_hal::{CancelToken, Device, DevicePtr, Fault, Kind, Stream, StreamMode, Wait};
+    pub use symmem_mem::{
+        Allocation, Completion, Determinism, Failure, Group, Options, SymmetricMemory, Tensor, View,
+    };
     #[cfg(feature = "sync")]
     pub use symmem_sync::{Channel, Lanes, Signals};
 }

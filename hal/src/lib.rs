@@ -67,6 +67,7 @@ pub mod types;
 mod wait;
 
 pub use address::DevicePtr;
+pub use bytemuck;
 pub use device::{Capabilities, Device, DeviceError};
 pub use event::Event;
 pub use fault::{Fault, Kind};

@@ -29,10 +29,7 @@ pub struct AllocError(#[from] pub SegmentError);
 
 impl Fault for AllocError {
     fn kind(&self) -> Kind {
-        match self.0 {
-            SegmentError::Limit { .. } => Kind::Exhausted,
-            _ => Kind::System,
-        }
+        self.0.kind()
     }
 }
 
@@ -72,11 +69,7 @@ pub struct ImportError(#[from] pub SegmentError);
 
 impl Fault for ImportError {
     fn kind(&self) -> Kind {
-        match self.0 {
-            SegmentError::Limit { .. } => Kind::Exhausted,
-            SegmentError::System { .. } => Kind::System,
-            SegmentError::WrongSize { .. } | SegmentError::NotSealed { .. } => Kind::Disagreement,
-        }
+        self.0.kind()
     }
 }
 

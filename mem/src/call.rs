@@ -13,6 +13,8 @@ use symmem_hal::types::{DType, ReduceOp};
 pub enum Operation {
     /// Element-wise reduction whose result every rank gets.
     AllReduce = 1,
+    /// An operation of a layer that this library does not have.
+    Custom = 255,
 }
 
 impl Operation {
@@ -21,6 +23,7 @@ impl Operation {
     pub const fn name(self) -> &'static str {
         match self {
             Operation::AllReduce => "all_reduce",
+            Operation::Custom => "custom operation",
         }
     }
 
@@ -29,6 +32,7 @@ impl Operation {
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             1 => Some(Operation::AllReduce),
+            255 => Some(Operation::Custom),
             _ => None,
         }
     }

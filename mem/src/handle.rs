@@ -91,7 +91,10 @@ impl SymmetricMemory {
     }
 
     /// The address of each member's *allocation*, by group rank, for kernels on this device; add
-    /// [`offset`](Self::offset) for the view.
+    /// [`offset`](Self::offset) for the view. Valid while a clone of this handle lives.
+    ///
+    /// On the host these are addresses in this process: memory that peers may write, to be followed
+    /// by atomics, or by plain accesses that signals or a barrier order.
     #[must_use]
     pub fn buffer_ptrs(&self) -> Vec<DevicePtr> {
         self.mapping.memories.iter().map(Memory::base).collect()
@@ -111,19 +114,28 @@ impl SymmetricMemory {
     /// [`RankError`] for a rank of another group.
     pub fn peer_ptr(&self, rank: Rank) -> Result<DevicePtr, RankError> {
         let index = self.group.index_of(rank)?;
-        Ok(self.ptr_of(index))
+        let base = self.mapping.memories[index].base();
+        Ok(base.checked_add(self.view.offset()).unwrap_or(DevicePtr::NULL))
     }
 
-    /// The address of the view of the member of this index.
-    pub fn ptr_of(&self, index: usize) -> DevicePtr {
-        let base = self.mapping.memories.get(index).map_or(DevicePtr::NULL, Memory::base);
-        base.checked_add(self.view.offset()).unwrap_or(DevicePtr::NULL)
-    }
-
-    /// The address of each member's signal pad, by group rank; see [`Group::pad_ptr`].
+    /// The address of each member's signal pad, by group rank.
+    ///
+    /// A pad is an array of u32. The slot by which the rank `sender` signals on channel `c` is word
+    /// `world_size * c + sender` of the *receiver's* pad: 0 is empty, 1 is full. A sender polls the
+    /// word until it is 0, then stores 1 with release at system scope; the receiver polls it with
+    /// acquire until it is 1, then stores 0. At most one put and one wait of a slot may be in flight.
+    /// Barriers do not use the pad.
     #[must_use]
     pub fn signal_pad_ptrs(&self) -> Vec<DevicePtr> {
         (0..self.world_size()).map(|i| self.group.pad_ptr(i)).collect()
+    }
+
+    /// The address of the array of [`signal_pad_ptrs`](Self::signal_pad_ptrs) in the device's
+    /// memory.
+    #[must_use]
+    pub fn signal_pad_ptrs_dev(&self) -> DevicePtr {
+        let pads = Bytes(8 * self.world_size() as u64);
+        self.mapping.table.base().checked_add(pads).unwrap_or(DevicePtr::NULL)
     }
 
     /// Bytes of a signal pad.
@@ -164,5 +176,12 @@ impl SymmetricMemory {
     /// [`RankError`] for a rank of another group.
     pub fn remote(&self, rank: Rank) -> Result<View, PeerError> {
         self.peer(rank, Bytes::ZERO, self.view.dtype(), self.view.layout().clone())
+    }
+}
+
+impl AsRef<View> for SymmetricMemory {
+    /// This rank's view, so that operations take the handle.
+    fn as_ref(&self) -> &View {
+        &self.view
     }
 }

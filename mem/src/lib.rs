@@ -68,7 +68,8 @@ pub mod store;
 pub use exchange::ExchangeError;
 pub use failure::Failure;
 pub use group::{
-    Completion, Determinism, Group, Layer, Options, RankError, Subgroup, SubgroupError,
+    Completion, Determinism, Group, Layer, Options, OptionsError, RankError, Subgroup,
+    SubgroupError,
 };
 pub use handle::{PeerError, SymmetricMemory};
 pub use memory::{Allocation, Tensor, TensorError, View, ViewError, collect};

@@ -173,6 +173,21 @@ impl Lane<'_> {
         }
     }
 
+    /// Waits until what this rank has enqueued on a stream is done, and reports how the group is.
+    /// Nothing to wait for on an inline stream.
+    ///
+    /// # Errors
+    ///
+    /// [`LaneError::Failed`] with the group's failure, or [`LaneError::Stream`] where the bound ends
+    /// the wait.
+    pub fn settle(&self, stream: &Stream, wait: &Wait) -> Result<(), LaneError> {
+        if stream.is_inline() {
+            return Ok(());
+        }
+        self.shared.drain(stream, wait)?;
+        Ok(self.shared.status.check()?)
+    }
+
     #[cold]
     fn failure(&self) -> Failure {
         let shared = self.shared;

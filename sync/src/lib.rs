@@ -64,6 +64,6 @@ mod signals;
 pub use lane::{Issue, Lane, LaneError, Lanes};
 pub use layout::{Layout, WorkspaceTooSmall};
 pub use shared::PrepareError;
-pub use signals::{Channel, Signal, SignalError, Signals};
+pub use signals::{Channel, Signal, SignalCall, SignalError, Signals};
 pub use symmem_hal as hal;
 pub use symmem_mem as mem;

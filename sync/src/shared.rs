@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use symmem_hal::types::{Bytes, Rank, Scope};
 use symmem_hal::{
     Device, DeviceError, DevicePtr, Event, Fault, Function, Health, KeepAlive, Kind, Launch,
-    LoadError, Memory, Module, Stream, StreamOrder, SyncError,
+    LoadError, Memory, Module, Stream, StreamOrder, SyncError, Wait,
 };
 use symmem_mem::call::{Operation, Signature};
 use symmem_mem::liveness::{Gone, Status};
@@ -187,6 +187,14 @@ impl Shared {
         if used.iter().all(|s| s.id() != stream.id()) {
             used.push(stream.clone());
         }
+    }
+
+    /// Waits until what is enqueued on a stream is done. Unlike `synchronize`, asks nobody how it
+    /// went.
+    pub(crate) fn drain(&self, stream: &Stream, wait: &Wait) -> Result<(), SyncError> {
+        let event = self.device.event();
+        stream.record(&event)?;
+        event.synchronize(wait)
     }
 
     pub(crate) fn control(&self) -> &Control {

@@ -34,12 +34,53 @@ impl fmt::Display for Channel {
     }
 }
 
+/// Which of the calls of [`Signals`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum SignalCall {
+    /// [`Signals::barrier`].
+    Barrier = 1,
+    /// [`Signals::put_signal`].
+    Put = 2,
+    /// [`Signals::wait_signal`].
+    Wait = 3,
+    /// [`Signals::reset_channel`].
+    Reset = 4,
+}
+
+impl SignalCall {
+    const ALL: [SignalCall; 4] =
+        [SignalCall::Barrier, SignalCall::Put, SignalCall::Wait, SignalCall::Reset];
+
+    /// What its wait is short of.
+    fn lack(self, ranks: &RankSet) -> String {
+        match self {
+            SignalCall::Barrier | SignalCall::Reset => format!("ranks {ranks} did not come"),
+            SignalCall::Put => format!("rank {ranks} did not take the signal put before"),
+            SignalCall::Wait => format!("no signal from rank {ranks}"),
+        }
+    }
+}
+
+impl fmt::Display for SignalCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SignalCall::Barrier => "barrier",
+            SignalCall::Put => "put_signal",
+            SignalCall::Wait => "wait_signal",
+            SignalCall::Reset => "reset_channel",
+        })
+    }
+}
+
 /// Why a signal or barrier did not happen.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignalError {
     /// There is no such channel; nothing was stored.
-    #[error("{channel} is out of range: the pad has channels 0 to {}; a larger pad (Options::pad) has more", channels.saturating_sub(1))]
+    #[error(
+        "{channel} is out of range: the pad has {channels}, counted from 0; a larger pad (Options::pad) has more"
+    )]
     ChannelOutOfRange {
         /// The channel asked for.
         channel: Channel,
@@ -50,26 +91,32 @@ pub enum SignalError {
     #[error(transparent)]
     Rank(#[from] RankError),
     /// Ranks did not come in time. The channel is broken until it is reset.
-    #[error(
-        "{channel}: ranks {ranks} did not come in time; reset_channel makes the channel usable again"
-    )]
+    #[error("{call} on {channel}: {} before the deadline; reset_channel makes the channel usable again", call.lack(ranks))]
     TimedOut {
+        /// What waited.
+        call: SignalCall,
         /// The channel.
         channel: Channel,
         /// Who was missing.
         ranks: RankSet,
     },
     /// A rank is gone. The channel is broken until it is reset.
-    #[error("{channel}: rank {rank} is gone")]
+    #[error("{call} on {channel}: rank {rank} is gone")]
     PeerLost {
+        /// What waited.
+        call: SignalCall,
         /// The channel.
         channel: Channel,
         /// Who.
         rank: Rank,
     },
     /// The caller's token ended the wait. The channel is broken until it is reset.
-    #[error("{channel}: cancelled by the caller; reset_channel makes the channel usable again")]
+    #[error(
+        "{call} on {channel}: cancelled by the caller; reset_channel makes the channel usable again"
+    )]
     Cancelled {
+        /// What waited.
+        call: SignalCall,
         /// The channel.
         channel: Channel,
     },
@@ -122,20 +169,20 @@ impl Fault for SignalError {
     }
 }
 
-/// The word in which a kernel reports a wait that ended early: kind in the upper half, channel + 1
-/// in the lower, so that 0 is none.
+/// The word in which a kernel reports a wait that ended early: what waited and why in the upper
+/// half, the channel in the lower. 0 is none.
 pub(crate) mod fault {
     use symmem_hal::types::{Rank, RankSet};
 
-    use super::{Channel, SignalError};
+    use super::{Channel, SignalCall, SignalError};
 
     pub(crate) const TIMED_OUT: u32 = 1;
     pub(crate) const LOST: u32 = 2;
     pub(crate) const CANCELLED: u32 = 3;
     pub(crate) const BROKEN: u32 = 4;
 
-    pub(crate) const fn encode(kind: u32, channel: u32) -> u64 {
-        (kind as u64) << 32 | channel as u64
+    pub(crate) const fn encode(call: SignalCall, kind: u32, channel: u32) -> u64 {
+        ((call as u64) << 8 | kind as u64) << 32 | channel as u64
     }
 
     pub(crate) fn decode(
@@ -144,11 +191,13 @@ pub(crate) mod fault {
         rank: impl Fn(usize) -> Rank,
     ) -> Option<SignalError> {
         let channel = Channel(word as u32);
+        let (code, kind) = ((word >> 40) as u8, (word >> 32) as u32 & 0xff);
+        let call = SignalCall::ALL.into_iter().find(|call| *call as u8 == code)?;
         let first = ranks.iter().next();
-        match ((word >> 32) as u32, first) {
-            (LOST, Some(first)) => Some(SignalError::PeerLost { channel, rank: rank(first) }),
-            (TIMED_OUT, _) => Some(SignalError::TimedOut { channel, ranks }),
-            (CANCELLED, _) => Some(SignalError::Cancelled { channel }),
+        match (kind, first) {
+            (LOST, Some(first)) => Some(SignalError::PeerLost { call, channel, rank: rank(first) }),
+            (TIMED_OUT, _) => Some(SignalError::TimedOut { call, channel, ranks }),
+            (CANCELLED, _) => Some(SignalError::Cancelled { call, channel }),
             (BROKEN, _) => Some(SignalError::Broken { channel }),
             _ => None,
         }
@@ -233,7 +282,7 @@ impl<'a> Signal<'a> {
         Signal { wait: Some(wait), ..self }
     }
 
-    /// Issues it on the group's own stream: on the host it has happened at return.
+    /// Issues it on the group's own stream and waits for it: it has happened at return.
     ///
     /// # Errors
     ///
@@ -241,7 +290,14 @@ impl<'a> Signal<'a> {
     pub fn run(self) -> Result<(), SignalError> {
         self.check()?;
         let shared = Shared::of(self.group)?;
-        self.issue(shared, &shared.stream)
+        let default = self.group.wait();
+        let wait = self.wait.unwrap_or(&default);
+        self.issue(shared, &shared.stream, wait)?;
+        if shared.stream.is_inline() {
+            return Ok(());
+        }
+        shared.drain(&shared.stream, wait)?;
+        shared.control().take_signal_fault().map_or(Ok(()), Err)
     }
 
     /// Issues it on a stream. On an inline stream it has happened at return; on another,
@@ -252,7 +308,8 @@ impl<'a> Signal<'a> {
     /// [`SignalError`]; a bad channel or rank is refused before anything is stored.
     pub fn on(self, stream: &Stream) -> Result<(), SignalError> {
         self.check()?;
-        self.issue(Shared::of(self.group)?, stream)
+        let default = self.group.wait();
+        self.issue(Shared::of(self.group)?, stream, self.wait.unwrap_or(&default))
     }
 
     fn check(&self) -> Result<(), SignalError> {
@@ -266,7 +323,7 @@ impl<'a> Signal<'a> {
         Ok(self.group.check()?)
     }
 
-    fn issue(self, shared: &Arc<Shared>, stream: &Stream) -> Result<(), SignalError> {
+    fn issue(self, shared: &Arc<Shared>, stream: &Stream, wait: &Wait) -> Result<(), SignalError> {
         let Channel(channel) = self.channel;
         let functions = &shared.functions;
         let (key, function, peer) = match self.step {
@@ -281,14 +338,6 @@ impl<'a> Signal<'a> {
             Step::Wait(peer) => {
                 let peer = peer.index() as u32;
                 (OrderKey::Wait(channel, peer), functions.wait, peer)
-            }
-        };
-        let default;
-        let wait = match self.wait {
-            Some(wait) => wait,
-            None => {
-                default = self.group.wait();
-                &default
             }
         };
         let order = shared.order(key);

@@ -15,9 +15,9 @@ mod timing;
 
 pub use args::BenchArgs as Args;
 
-use std::fs;
-use std::io;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use args::ArgsError;
@@ -46,6 +46,8 @@ pub fn bench(args: &Args) -> Result<ExitCode, BenchError> {
         let well = drive::serve(&*operation, common.backend);
         return Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
+    // Before anything is measured for a file that cannot be written.
+    let file = common.json.as_deref().map(open).transpose()?;
     show::header(&mut io::stdout().lock(), &*operation, common)?;
     show::warnings(common.ranks);
     let progress = Progress::new(operation.sizes().len());
@@ -65,14 +67,24 @@ pub fn bench(args: &Args) -> Result<ExitCode, BenchError> {
         rows: lines,
     };
     show::table(&mut io::stdout().lock(), &results.rows, &skipped)?;
-    if let Some(path) = &common.json {
-        write(&results, path).map_err(|source| BenchError::File { path: path.clone(), source })?;
+    if let Some((path, file)) = file {
+        write(&results, file).map_err(|source| BenchError::File { path, source })?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn write(results: &Results, path: &std::path::Path) -> io::Result<()> {
-    let mut text = serde_json::to_string_pretty(results)?;
-    text.push('\n');
-    fs::write(path, text)
+/// Opens a file for results; what is in it stays until there are some.
+fn open(path: &Path) -> Result<(PathBuf, File), BenchError> {
+    let file = File::options().write(true).create(true).truncate(false).open(path);
+    let path = path.to_owned();
+    match file {
+        Ok(file) => Ok((path, file)),
+        Err(source) => Err(BenchError::File { path, source }),
+    }
+}
+
+fn write(results: &Results, mut file: File) -> io::Result<()> {
+    file.set_len(0)?;
+    serde_json::to_writer_pretty(&mut file, results)?;
+    file.write_all(b"\n")
 }

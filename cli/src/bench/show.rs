@@ -100,7 +100,7 @@ pub fn table(out: &mut dyn Write, lines: &[Line], skipped: &[Skipped]) -> io::Re
         let text = index == 1 || index == 8;
         column.set_cell_alignment(if text { CellAlignment::Left } else { CellAlignment::Right });
     }
-    writeln!(out, "{table}")?;
+    writeln!(out, "{}", table.trim_fmt())?;
     // Ascending sizes, so that the reason of the first is the reason of all.
     if let (Some(first), Some(last)) = (skipped.first(), skipped.last()) {
         let range = if first == last {

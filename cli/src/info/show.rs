@@ -63,14 +63,13 @@ fn show_library(out: &mut dyn Write, library: &Library) -> io::Result<()> {
             writeln!(out, "; without {}", missing.join(", "))
         }
         Outcome::No { searched } => {
-            writeln!(
-                out,
-                "  {}: not found; {} can name its path; searched:",
-                library.name, library.variable
-            )?;
-            for attempt in searched {
-                let path = attempt.path.display();
-                writeln!(out, "    {path} ({}): {}", attempt.place, attempt.because)?;
+            let Library { name, variable, .. } = library;
+            writeln!(out, "  {name}: not found; {variable} can name its path")?;
+            for reasons in searched.chunk_by(|a, b| a.because == b.because) {
+                writeln!(out, "    {}", reasons[0].because)?;
+                for attempt in reasons {
+                    writeln!(out, "      {:15} {}", attempt.place, attempt.path.display())?;
+                }
             }
             Ok(())
         }

@@ -61,7 +61,7 @@ pub fn run(
         std::thread::sleep(TICK);
     }
     if !watch.stopped.is_empty() {
-        eprintln!("symmem run: ranks {} were ended by the launcher", watch.stopped);
+        eprintln!("symmem run: ended by the launcher: ranks {}", watch.stopped);
     }
     output.drain(DRAIN);
     // What a rank started and left behind is in its process group.
@@ -117,7 +117,7 @@ impl Watch {
     fn overdue(&mut self, job: &mut Job, limit: Duration, now: Instant) {
         if let Some(send) = self.stop.cause(Cause::Timeout, now) {
             let running: RankSet = (0..job.ranks()).filter(|r| !self.seen.contains(*r)).collect();
-            eprintln!("symmem run: ranks {running} still run after {limit:?}");
+            eprintln!("symmem run: still running after {limit:?}: ranks {running}");
             self.fail(TIMED_OUT);
             self.send(job, send);
         }

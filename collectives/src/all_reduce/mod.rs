@@ -155,8 +155,11 @@ pub trait AllReduceOps {
 
 /// An all-reduce about to be issued.
 ///
-/// Every rank of the group must issue the same: count, type, operator, algorithm, and, where the
-/// input is symmetric, the same memory. What differs is a [`Failure::CallMismatch`] on both sides.
+/// Collective: every rank of the group must issue the same (count, type, operator, algorithm, tag),
+/// in the same order among its operations on the group. The input must be symmetric memory of the
+/// same rendezvous and offset on every rank, or on none. What differs is a
+/// [`Failure::CallMismatch`] on both sides. Calls from several threads of a rank run one after the
+/// other, in the order in which they were issued.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing happens before run() or on()"]
 pub struct AllReduce<'a> {
@@ -234,14 +237,17 @@ impl<'a> AllReduce<'a> {
         AllReduce { wait: Some(wait), ..self }
     }
 
-    /// Issues it on the group's own stream.
+    /// Issues it on the group's own stream and waits for it: it has happened at return.
     ///
     /// # Errors
     ///
     /// [`AllReduceError`].
     pub fn run(self) -> Result<(), AllReduceError> {
         let lane = self.group.lane()?;
-        self.issue(&lane, lane.default_stream())
+        let default = self.group.wait();
+        let wait = self.wait.unwrap_or(&default);
+        self.issue(&lane, lane.default_stream(), wait)?;
+        Ok(lane.settle(lane.default_stream(), wait)?)
     }
 
     /// Issues it on a stream. On an inline stream it has happened at return; on another,
@@ -251,7 +257,8 @@ impl<'a> AllReduce<'a> {
     ///
     /// [`AllReduceError`].
     pub fn on(self, stream: &Stream) -> Result<(), AllReduceError> {
-        self.issue(&self.group.lane()?, stream)
+        let default = self.group.wait();
+        self.issue(&self.group.lane()?, stream, self.wait.unwrap_or(&default))
     }
 
     /// What algorithm it will take.
@@ -263,15 +270,11 @@ impl<'a> AllReduce<'a> {
         choose(self.group, &self.group.lane()?, self.algorithm, self.input.bytes())
     }
 
-    fn issue(self, lane: &Lane<'_>, stream: &Stream) -> Result<(), AllReduceError> {
+    fn issue(self, lane: &Lane<'_>, stream: &Stream, wait: &Wait) -> Result<(), AllReduceError> {
         let AllReduce { group, input, output, op, .. } = self;
         self.check(stream)?;
         let algorithm = choose(group, lane, self.algorithm, input.bytes())?;
-        // Peers read the input where it lies if it is symmetric memory; else it is staged.
-        let direct = match algorithm {
-            Algorithm::TwoShot if group.size() > 1 => group.symmetric(input).ok(),
-            _ => None,
-        };
+        let symmetric = group.mapping(input);
         let call = Call {
             dtype: input.dtype(),
             op,
@@ -280,15 +283,14 @@ impl<'a> AllReduce<'a> {
             input: input.ptr(),
             output: output.ptr(),
             tag: self.tag,
-            direct: direct.as_ref().map(|handle| Direct {
-                ordinal: handle.ordinal(),
-                offset: handle.offset(),
-                peers: handle.buffer_ptrs_dev(),
+            memory: symmetric.map(|(ordinal, peers)| Symmetric {
+                ordinal,
+                offset: input.offset(),
+                peers,
             }),
         };
         let keep = || -> Vec<KeepAlive> { vec![input.keep_alive(), output.keep_alive()] };
-        let default = group.wait();
-        launch(group, lane, stream, self.wait.unwrap_or(&default), &call, keep)
+        launch(group, lane, stream, wait, &call, keep)
     }
 
     fn check(&self, stream: &Stream) -> Result<(), AllReduceError> {
@@ -328,12 +330,20 @@ struct Call {
     input: DevicePtr,
     output: DevicePtr,
     tag: u64,
-    direct: Option<Direct>,
+    memory: Option<Symmetric>,
 }
 
-/// The input, where peers read it: symmetric memory.
+impl Call {
+    /// Where the address of each rank's allocation is, if peers read inputs where they lie: once
+    /// the input is symmetric memory, and large. All else is staged.
+    fn direct(&self) -> Option<Symmetric> {
+        self.memory.filter(|_| self.algorithm == Algorithm::TwoShot)
+    }
+}
+
+/// What symmetric memory an input is.
 #[derive(Clone, Copy)]
-struct Direct {
+struct Symmetric {
     ordinal: u64,
     offset: Bytes,
     /// Where the address of each rank's allocation is.
@@ -377,7 +387,7 @@ fn slices<T: Element>(
         input,
         output: DevicePtr::new(output.as_mut_ptr().expose_provenance() as u64),
         tag: 0,
-        direct: None,
+        memory: None,
     };
     launch(group, &lane, stream, &group.wait(), &call, Vec::new)
 }
@@ -392,7 +402,9 @@ fn launch(
     keep: impl FnOnce() -> Vec<KeepAlive>,
 ) -> Result<(), AllReduceError> {
     let function = kernel(group)?;
-    let (ordinal, offset) = call.direct.map_or((0, Bytes::ZERO), |d| (d.ordinal, d.offset));
+    // At every size, also where the input is staged: a program whose ranks pass different memory
+    // must not work until its messages grow.
+    let (ordinal, offset) = call.memory.map_or((0, Bytes::ZERO), |m| (m.ordinal, m.offset));
     let rest = [
         call.count,
         u64::from(call.algorithm.code()),

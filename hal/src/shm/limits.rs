@@ -166,7 +166,8 @@ fn free_v2(dir: &Path) -> Option<u64> {
 }
 
 fn free_v1(dir: &Path) -> Option<u64> {
-    let max = number(&dir.join("memory.limit_in_bytes"))?;
+    // Without a limit the file holds the largest page-aligned number.
+    let max = number(&dir.join("memory.limit_in_bytes")).filter(|max| *max < 1 << 62)?;
     let current = number(&dir.join("memory.usage_in_bytes"))?;
     Some(max.saturating_sub(current.saturating_sub(reclaimable(dir, "total_inactive_file"))))
 }

@@ -31,6 +31,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::types::Bytes;
+use crate::{Fault, Kind};
 
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
@@ -70,6 +71,16 @@ pub enum SegmentError {
         /// Announced bytes.
         bytes: Bytes,
     },
+}
+
+impl Fault for SegmentError {
+    fn kind(&self) -> Kind {
+        match self {
+            SegmentError::Limit { .. } => Kind::Exhausted,
+            SegmentError::System { .. } => Kind::System,
+            SegmentError::WrongSize { .. } | SegmentError::NotSealed { .. } => Kind::Disagreement,
+        }
+    }
 }
 
 /// A mapped piece of shared memory; unmapped when dropped.

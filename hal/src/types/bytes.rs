@@ -19,16 +19,16 @@ impl Bytes {
         Bytes(n)
     }
 
-    /// Kibibytes.
+    /// Kibibytes; at most `u64::MAX` bytes.
     #[must_use]
     pub const fn kib(n: u64) -> Self {
-        Bytes(n * 1024)
+        Bytes(n.saturating_mul(1 << 10))
     }
 
-    /// Mebibytes.
+    /// Mebibytes; at most `u64::MAX` bytes.
     #[must_use]
     pub const fn mib(n: u64) -> Self {
-        Bytes(n * 1024 * 1024)
+        Bytes(n.saturating_mul(1 << 20))
     }
 
     /// The bytes of `count` elements of `size` bytes each, `None` on overflow.
@@ -61,12 +61,14 @@ impl Bytes {
         }
     }
 
-    /// Rounds up to a multiple of `align`, which must be a power of two; `None` on overflow.
+    /// Rounds up to a multiple of `align`; `None` on overflow, or where `align` is 0.
     #[must_use]
     pub const fn round_up(self, align: u64) -> Option<Self> {
-        debug_assert!(align.is_power_of_two());
-        match self.0.checked_add(align - 1) {
-            Some(n) => Some(Bytes(n & !(align - 1))),
+        if align == 0 {
+            return None;
+        }
+        match self.0.checked_next_multiple_of(align) {
+            Some(n) => Some(Bytes(n)),
             None => None,
         }
     }

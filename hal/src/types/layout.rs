@@ -39,6 +39,12 @@ pub enum LayoutError {
     Overflow,
 }
 
+impl crate::Fault for LayoutError {
+    fn kind(&self) -> crate::Kind {
+        crate::Kind::InvalidArgument
+    }
+}
+
 impl Layout {
     /// A row-major layout without gaps.
     ///

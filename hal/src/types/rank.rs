@@ -13,7 +13,7 @@ pub struct Scope(pub u32);
 ///
 /// The value carries which group it counts in, so that the global rank of a process cannot pass
 /// for its rank in a sub-group: every call that takes a rank compares the scope first. Ranks come
-/// from a group (`group.rank(2)?`, `group.ranks()`).
+/// from a group (`group.rank_at(2)?`, `group.ranks()`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Rank {
     index: u32,
@@ -22,6 +22,7 @@ pub struct Rank {
 
 impl Rank {
     /// For the layer that owns groups: the rank `index` of the group `scope`.
+    #[doc(hidden)]
     #[must_use]
     pub const fn in_scope(index: u32, scope: Scope) -> Self {
         Rank { index, scope }

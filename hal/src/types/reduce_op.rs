@@ -106,7 +106,7 @@ impl fmt::Display for ReduceOp {
 
 /// An operator that is not defined on an element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{op} is defined on integers only, not on {dtype}")]
+#[error("operator {op} is defined on integers only, not on {dtype}")]
 pub struct UnsupportedOp {
     /// The operator asked for.
     pub op: ReduceOp,

@@ -30,8 +30,8 @@ const GREETING: Duration = Duration::from_secs(5);
 /// How often deadlines and deaths are looked at while nothing arrives.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Tells whether a global rank is known to have ended.
-pub(crate) type IsLost = Arc<dyn Fn(u32) -> bool + Send + Sync>;
+/// Tells whether a global rank is known to have ended, and if so, as which of those that have.
+pub(crate) type LostOrder = Arc<dyn Fn(u32) -> Option<usize> + Send + Sync>;
 
 /// A running leader; stops when dropped.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Leader {
     pub(crate) fn start(
         listener: OwnedFd,
         token: Token,
-        is_lost: IsLost,
+        lost_order: LostOrder,
     ) -> Result<Self, ExchangeError> {
         let bell = Arc::new(
             eventfd(
@@ -59,7 +59,7 @@ impl Leader {
         let mut desk = Desk {
             listener: LinkFd::new(listener),
             token,
-            is_lost,
+            lost_order,
             stop: stop.clone(),
             bell: bell.clone(),
             clients: HashMap::new(),
@@ -92,7 +92,7 @@ impl Drop for Leader {
 struct Desk {
     listener: LinkFd,
     token: Token,
-    is_lost: IsLost,
+    lost_order: LostOrder,
     stop: Arc<AtomicBool>,
     bell: Arc<OwnedFd>,
     clients: HashMap<u64, Client>,
@@ -410,7 +410,9 @@ impl Desk {
             let missing = || {
                 meeting.come.iter().enumerate().filter(|(_, m)| m.is_none()).map(|(i, _)| i as u32)
             };
-            if let Some(rank) = missing().find(|i| (self.is_lost)(meeting.members[*i as usize])) {
+            // Whoever ended first is the cause; others may have ended because of it.
+            let order = |i: &u32| (self.lost_order)(meeting.members[*i as usize]);
+            if let Some((_, rank)) = missing().filter_map(|i| Some((order(&i)?, i))).min() {
                 ended.push((*key, ExchangeError::Lost { rank }));
             } else if now >= meeting.deadline.0 {
                 let missing = missing().collect();

@@ -16,11 +16,11 @@ pub(crate) struct Hub {
     changed: Condvar,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     rounds: HashMap<RoundKey, Meeting>,
-    /// By global rank: ended without leaving.
-    lost: Vec<bool>,
+    /// Global ranks that have ended, in the order in which they did.
+    lost: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -34,18 +34,13 @@ struct Meeting {
 }
 
 impl Hub {
-    pub(crate) fn new(world: usize) -> Self {
-        Hub {
-            state: Mutex::new(State { rounds: HashMap::new(), lost: vec![false; world] }),
-            changed: Condvar::new(),
-        }
+    pub(crate) fn new() -> Self {
+        Hub { state: Mutex::default(), changed: Condvar::new() }
     }
 
     /// A rank has ended without leaving.
     pub(crate) fn mark_lost(&self, global: u32) {
-        if let Some(lost) = self.state.lock().lost.get_mut(global as usize) {
-            *lost = true;
-        }
+        self.state.lock().lost.push(global);
         self.changed.notify_all();
     }
 }
@@ -92,7 +87,9 @@ impl Exchange for LocalExchange {
                 let missing = || {
                     meeting.parts.iter().enumerate().filter(|(_, p)| p.is_none()).map(|(i, _)| i)
                 };
-                let ended = missing().find(|i| lost.get(members[*i] as usize) == Some(&true));
+                // Whoever ended first is the cause; others may have ended because of it.
+                let order = |i: usize| lost.iter().position(|rank| *rank == members[i]);
+                let ended = missing().filter_map(|i| Some((order(i)?, i))).min().map(|(_, i)| i);
                 meeting.failed = if let Some(rank) = ended {
                     Some(ExchangeError::Lost { rank: index(rank) })
                 } else if wait.is_cancelled() {
@@ -159,7 +156,7 @@ mod tests {
 
     #[test]
     fn everybody_gets_everything_and_nothing_is_kept() {
-        let hub = Arc::new(Hub::new(5));
+        let hub = Arc::new(Hub::new());
         let members = [3, 0, 4];
         std::thread::scope(|s| {
             for me in 0..3 {
@@ -179,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_missing_rank_is_named_on_every_rank_even_on_the_late_one() {
-        let hub = Arc::new(Hub::new(3));
+        let hub = Arc::new(Hub::new());
         let members = [0, 1, 2];
         let gather =
             |me, wait| LocalExchange { hub: hub.clone() }.gather(round(&members, me, 0), &wait);
@@ -195,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_lost_rank_and_a_cancelled_one_end_the_wait_at_once() {
-        let hub = Arc::new(Hub::new(2));
+        let hub = Arc::new(Hub::new());
         let members = [0, 1];
         std::thread::scope(|s| {
             let waiting = s.spawn(|| {
@@ -207,7 +204,7 @@ mod tests {
             hub.mark_lost(1);
             assert_eq!(waiting.join().unwrap().unwrap_err(), ExchangeError::Lost { rank: 1 });
         });
-        let hub = Arc::new(Hub::new(2));
+        let hub = Arc::new(Hub::new());
         let token = CancelToken::new();
         std::thread::scope(|s| {
             let wait = Wait::seconds(60).with_cancel(token.clone());

@@ -89,7 +89,7 @@ impl UnixExchange {
         *leader = Some(Leader::start(
             socket,
             self.token.clone(),
-            Arc::new(move |rank| links.is_lost(rank)),
+            Arc::new(move |rank| links.lost_order(rank)),
         )?);
         drop(leader);
         (self.on_lead.announce)();

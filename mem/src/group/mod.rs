@@ -4,7 +4,7 @@ mod options;
 mod subgroup;
 pub(crate) mod world;
 
-pub use options::{Completion, Determinism, Options};
+pub use options::{Completion, Determinism, Options, OptionsError};
 pub use subgroup::{Subgroup, SubgroupError};
 
 use std::any::Any;
@@ -28,10 +28,22 @@ use world::World;
 ///
 /// Clones are the same membership. It ends with [`leave`](Group::leave), or when the last clone
 /// and the last handle made from it are dropped.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Group(Arc<Inner>);
 
-#[derive(Debug)]
+impl core::fmt::Debug for Group {
+    /// One line: which group, who this is, who is gone, what failed.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Group")
+            .field("id", &format_args!("{:016x}", self.0.id))
+            .field("rank", &self.0.me)
+            .field("members", &self.0.members)
+            .field("device", &self.0.device)
+            .field("status", &self.0.status)
+            .finish_non_exhaustive()
+    }
+}
+
 struct Inner {
     world: Arc<World>,
     id: u64,
@@ -128,6 +140,7 @@ impl Group {
     ) -> Result<Self, RendezvousError> {
         static NEXT_SCOPE: AtomicU32 = AtomicU32::new(1);
         let Plan { id, members, me, device, options, step } = plan;
+        options.check(members.len())?;
         let span = tracing::info_span!("create group", id, size = members.len());
         let _entered = span.enter();
         let scope = Scope(NEXT_SCOPE.fetch_add(1, Ordering::Relaxed));
@@ -325,8 +338,9 @@ impl Group {
     /// business of the layer above.
     #[must_use]
     pub fn workspace_ptr(&self, index: usize) -> DevicePtr {
+        let Some(region) = self.0.regions.get(index) else { return DevicePtr::NULL };
         let pad = self.0.options.pad.round_up(4096).unwrap_or_default();
-        self.pad_ptr(index).checked_add(pad).unwrap_or(DevicePtr::NULL)
+        region.base().checked_add(pad).unwrap_or(DevicePtr::NULL)
     }
 
     /// Bytes of a workspace.

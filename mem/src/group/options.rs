@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use symmem_hal::types::Bytes;
+use symmem_hal::{Fault, Kind};
 
 /// Whether reductions keep the bitwise contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -72,7 +73,60 @@ impl Default for Options {
     }
 }
 
+/// An option that no group can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OptionsError {
+    /// The pad has no channel.
+    #[error(
+        "Options::pad is {pad}: too little for one channel of {world} ranks, which takes {needed}"
+    )]
+    Pad {
+        /// The option.
+        pad: Bytes,
+        /// Ranks of the group.
+        world: usize,
+        /// Bytes of one channel.
+        needed: Bytes,
+    },
+    /// A group has at least one lane, and a grid one block.
+    #[error("Options::{option} is 0: at least 1 is needed")]
+    Zero {
+        /// Which.
+        option: &'static str,
+    },
+    /// Pad and workspace do not fit in an address space.
+    #[error("Options::pad and workspace for {lanes} lanes do not fit in 64 bits")]
+    TooLarge {
+        /// The lanes.
+        lanes: u32,
+    },
+}
+
+impl Fault for OptionsError {
+    fn kind(&self) -> Kind {
+        Kind::InvalidArgument
+    }
+}
+
 impl Options {
+    /// That a group of `world` ranks can have them.
+    pub(crate) fn check(&self, world: usize) -> Result<(), OptionsError> {
+        let needed = Bytes(4 * world as u64);
+        if self.pad < needed {
+            return Err(OptionsError::Pad { pad: self.pad, world, needed });
+        }
+        for (option, value) in [("max_lanes", self.max_lanes), ("max_blocks", self.max_blocks)] {
+            if value == 0 {
+                return Err(OptionsError::Zero { option });
+            }
+        }
+        if self.region().is_none() {
+            return Err(OptionsError::TooLarge { lanes: self.max_lanes });
+        }
+        Ok(())
+    }
+
     /// Bytes of one rank's shared region: pad, then workspace, each to a multiple of 4096.
     pub(crate) fn region(&self) -> Option<Bytes> {
         let pad = self.pad.round_up(4096)?;

@@ -30,28 +30,35 @@ pub enum SubgroupError {
         /// This rank.
         rank: Rank,
     },
-    /// The members did not meet or disagree.
+    /// The parent group has failed, or this rank has left it.
     #[error(transparent)]
-    Rendezvous(#[from] RendezvousError),
-}
-
-impl From<Failure> for SubgroupError {
-    fn from(failure: Failure) -> Self {
-        SubgroupError::Rendezvous(failure.into())
-    }
+    Failed(#[from] Failure),
+    /// The members did not meet or disagree.
+    #[error("in a sub-group of ranks {members:?}, numbered from 0 in that order: {source}")]
+    Rendezvous {
+        /// The sub-group's ranks, as ranks of the parent.
+        members: Vec<usize>,
+        /// What went wrong; it counts ranks in the sub-group.
+        source: RendezvousError,
+    },
 }
 
 impl Fault for SubgroupError {
     fn kind(&self) -> Kind {
         match self {
-            SubgroupError::Rendezvous(e) => e.kind(),
+            SubgroupError::Failed(e) => e.kind(),
+            SubgroupError::Rendezvous { source, .. } => source.kind(),
             _ => Kind::InvalidArgument,
         }
     }
 
+    /// As ranks of the parent.
     fn ranks(&self) -> RankSet {
         match self {
-            SubgroupError::Rendezvous(e) => e.ranks(),
+            SubgroupError::Failed(e) => e.ranks(),
+            SubgroupError::Rendezvous { members, source } => {
+                source.ranks().iter().filter_map(|rank| members.get(rank).copied()).collect()
+            }
             _ => RankSet::new(),
         }
     }
@@ -59,6 +66,7 @@ impl Fault for SubgroupError {
 
 /// A sub-group about to be made; see [`Group::subgroup`].
 #[derive(Clone, Debug)]
+#[must_use = "nothing happens before create()"]
 pub struct Subgroup<'a> {
     group: &'a Group,
     ranks: Vec<Rank>,
@@ -102,7 +110,7 @@ impl Group {
         payload.extend(key.to_le_bytes());
         let parts = self
             .gather(&mut self.meeting(), Part { payload, handle: None }, wait)
-            .map_err(RendezvousError::from)?;
+            .map_err(|e| self.all_of_us(e.into()))?;
         let mut members: Vec<(u32, usize)> = Vec::new();
         for (index, part) in parts.iter().enumerate() {
             let fields = part.payload.split_first_chunk::<8>();
@@ -124,13 +132,17 @@ impl Group {
     }
 
     fn other_call(&self, index: usize) -> SubgroupError {
-        SubgroupError::Rendezvous(RendezvousError::Unreadable { ranks: RankSet::one(index) })
+        self.all_of_us(RendezvousError::Unreadable { ranks: RankSet::one(index) })
+    }
+
+    /// An error of the meeting of all ranks that a split begins with.
+    fn all_of_us(&self, source: RendezvousError) -> SubgroupError {
+        SubgroupError::Rendezvous { members: (0..self.size()).collect(), source }
     }
 }
 
 impl Subgroup<'_> {
     /// Other options than the parent's.
-    #[must_use]
     pub fn options(mut self, options: Options) -> Self {
         self.options = options;
         self
@@ -171,6 +183,8 @@ impl Subgroup<'_> {
             options: self.options,
             step,
         };
-        Ok(Group::create(world, plan, wait)?)
+        let parents = self.ranks.iter().map(|rank| rank.index()).collect();
+        Group::create(world, plan, wait)
+            .map_err(|source| SubgroupError::Rendezvous { members: parents, source })
     }
 }

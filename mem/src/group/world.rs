@@ -51,7 +51,7 @@ impl World {
 
     /// The worlds of ranks that are threads of this process, and what tells them of each other.
     pub(crate) fn threads(run: &str, size: u32) -> (Vec<Arc<World>>, Arc<Peers>) {
-        let hub = Arc::new(Hub::new(size as usize));
+        let hub = Arc::new(Hub::new());
         let peers = Arc::new(Peers::new(size as usize, hub.clone()));
         let worlds = (0..size).map(|rank| {
             let register = Arc::new(Register::default());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use symmem_hal::types::RankSet;
 use symmem_hal::{Device, Fault, Kind, Wait};
 
-use crate::bootstrap::{Bootstrap, EnvError, JoinError};
+use crate::bootstrap::{Bootstrap, EnvError, JoinError, RunId};
 use crate::exchange::ExchangeError;
 use crate::exchange::token::{Token, run_name};
 use crate::exchange::unix::{OnLead, UnixExchange};
@@ -29,7 +29,7 @@ pub enum StartError {
     #[error(transparent)]
     Join(#[from] JoinError),
     /// The store did not answer as it should.
-    #[error("the run's store: {0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
     /// What stands in the store for this run's token is none.
     #[error("the store holds no token of a run under {key:?}: it is used by another program")]
@@ -47,6 +47,14 @@ pub enum StartError {
         /// Ranks on this host.
         local_world_size: usize,
     },
+    /// The rank is none of the run's.
+    #[error("rank {rank} is out of range: the run has {world_size} ranks")]
+    Rank {
+        /// The rank.
+        rank: usize,
+        /// Ranks of the run.
+        world_size: usize,
+    },
     /// The ranks did not meet.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
@@ -63,6 +71,7 @@ impl Fault for StartError {
             StartError::Store(e) => e.kind(),
             StartError::NoToken { .. } => Kind::Disagreement,
             StartError::ManyHosts { .. } => Kind::Unsupported,
+            StartError::Rank { .. } => Kind::InvalidArgument,
             StartError::Exchange(e) => e.kind(),
             StartError::Rendezvous(e) => e.kind(),
         }
@@ -90,7 +99,8 @@ impl Group {
         Self::join(&Bootstrap::from_env()?, &Device::host(), &options, &wait)
     }
 
-    /// The group of all ranks of a run, on a device and with options of choice.
+    /// The group of all ranks of a run that a launcher has described, on a device and with options
+    /// of choice. Collective among all ranks.
     ///
     /// # Errors
     ///
@@ -105,8 +115,30 @@ impl Group {
         if let Some(local_world_size) = local.filter(|n| *n != world_size) {
             return Err(StartError::ManyHosts { world_size, local_world_size });
         }
-        let store = bootstrap.connect(wait)?;
-        let world = world(bootstrap, store, wait)?;
+        let place = Place { rank: bootstrap.rank, world_size, run: bootstrap.run.clone() };
+        Self::join_store(bootstrap.connect(wait)?, &place, device, options, wait)
+    }
+
+    /// The group of all ranks that meet on a store, whoever made it: for programs that have a
+    /// bootstrap of their own. Collective among all ranks, which must be processes of one host.
+    ///
+    /// Uses keys under `symmem/`, the run's name among them, and leaves them there. The store must
+    /// outlive the meeting only.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`].
+    pub fn join_store(
+        store: Arc<dyn Store>,
+        place: &Place,
+        device: &Device,
+        options: &Options,
+        wait: &Wait,
+    ) -> Result<Self, StartError> {
+        if place.rank >= place.world_size {
+            return Err(StartError::Rank { rank: place.rank, world_size: place.world_size });
+        }
+        let world = world(place, store, wait)?;
         let members: Arc<[u32]> = (0..world.size).collect();
         let plan = Plan {
             id: world.next_group_id(&members),
@@ -120,20 +152,27 @@ impl Group {
     }
 }
 
+/// A process's place among those that meet on a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its rank, below `world_size`.
+    pub rank: usize,
+    /// The number of ranks.
+    pub world_size: usize,
+    /// What tells this run from others that use the store.
+    pub run: RunId,
+}
+
 /// This process's rank in its run. One request to the store: the token, which names the run where
 /// its launcher did not.
-fn world(
-    bootstrap: &Bootstrap,
-    store: Arc<dyn Store>,
-    wait: &Wait,
-) -> Result<Arc<World>, StartError> {
-    let launched = bootstrap.run.launcher.as_deref().unwrap_or("unnamed");
-    let prefix = format!("symmem/{launched}.{}", bootstrap.run.restart);
+fn world(place: &Place, store: Arc<dyn Store>, wait: &Wait) -> Result<Arc<World>, StartError> {
+    let launched = place.run.launcher.as_deref().unwrap_or("unnamed");
+    let prefix = format!("symmem/{launched}.{}", place.run.restart);
     let key = format!("{prefix}/token");
     let found = store.compare_set(&key, b"", Token::fresh()?.to_hex().as_bytes(), wait)?;
     let token = Token::from_hex(&found).ok_or(StartError::NoToken { key })?;
-    let run = match &bootstrap.run.launcher {
-        Some(id) => format!("{id}.{}", bootstrap.run.restart),
+    let run = match &place.run.launcher {
+        Some(id) => format!("{id}.{}", place.run.restart),
         None => run_name(&token),
     };
     let register = Arc::new(Register::default());
@@ -145,7 +184,7 @@ fn world(
         hosts: Arc::new(move || known_hosts(&*asking).unwrap_or_default()),
     };
     let exchange = Arc::new(UnixExchange::new(run.clone(), 0, token, links.clone(), on_lead));
-    let (rank, size) = (as_u32(bootstrap.rank), as_u32(bootstrap.world_size));
+    let (rank, size) = (as_u32(place.rank), as_u32(place.world_size));
     Ok(Arc::new(World::new(run, rank, size, false, exchange, register, links)))
 }
 

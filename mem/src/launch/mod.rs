@@ -4,6 +4,6 @@ mod join;
 mod processes;
 mod threads;
 
-pub use join::StartError;
+pub use join::{Place, StartError};
 pub use processes::{Job, JobError, Processes, SpawnError};
 pub use threads::{Threads, threads};

@@ -64,9 +64,9 @@ impl Links {
         self.inner.state.lock().links.keys().copied().collect()
     }
 
-    /// Whether a global rank's process has ended.
-    pub(crate) fn is_lost(&self, global: u32) -> bool {
-        self.inner.state.lock().lost.contains(&global)
+    /// If a global rank's process has ended: as which of those that have.
+    pub(crate) fn lost_order(&self, global: u32) -> Option<usize> {
+        self.inner.state.lock().lost.iter().position(|rank| *rank == global)
     }
 
     /// Adds a link to a peer and, if there is one, a descriptor of its process.

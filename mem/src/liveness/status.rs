@@ -104,6 +104,7 @@ impl Status {
     }
 
     /// Records a failure if it is the first; returns the first.
+    #[doc(hidden)]
     pub fn fail(&self, failure: Failure) -> &Failure {
         let first = self.failure.get_or_init(|| failure);
         self.alarm();
@@ -140,12 +141,14 @@ impl Status {
 
     /// Lets [`check`](Self::check) look where the layer above keeps what other ranks report: the
     /// group's control page. The first call counts.
+    #[doc(hidden)]
     pub fn set_probe(&self, probe: impl Fn() -> Option<Failure> + Send + Sync + 'static) {
         let _ = self.probe.set(Box::new(probe));
     }
 
     /// Lets the group know which operations of this rank are in flight: events of the streams that
     /// the layer above has used. The first call counts.
+    #[doc(hidden)]
     pub fn set_in_flight(&self, events: impl Fn() -> Vec<Event> + Send + Sync + 'static) {
         let _ = self.in_flight.set(Box::new(events));
     }
@@ -167,6 +170,7 @@ impl Status {
 
     /// Calls `wake` whenever a member goes or the group fails, until the group is dropped: how
     /// layers above wake what sleeps for a peer's word.
+    #[doc(hidden)]
     pub fn on_change(&self, wake: Arc<dyn Fn() + Send + Sync>) {
         self.alarms.lock().push(wake);
     }

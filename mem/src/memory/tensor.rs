@@ -66,6 +66,24 @@ impl<T: Element> Tensor<T> {
         self.view.slice(start, count).map(Self::typed)
     }
 
+    /// Copies all elements in; see [`View::write`].
+    ///
+    /// # Errors
+    ///
+    /// [`ViewError`] for another count, or a view with gaps; nothing is written.
+    pub fn write(&self, data: &[T]) -> Result<(), ViewError> {
+        self.view.write(data)
+    }
+
+    /// Copies all elements out; see [`View::read`].
+    ///
+    /// # Errors
+    ///
+    /// [`ViewError`] for another count, or a view with gaps; `out` is untouched.
+    pub fn read(&self, out: &mut [T]) -> Result<(), ViewError> {
+        self.view.read(out)
+    }
+
     /// All elements, copied out.
     ///
     /// # Errors

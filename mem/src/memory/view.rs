@@ -9,7 +9,9 @@ use super::Allocation;
 /// A typed, shaped range of an allocation, or of a peer's memory. Holds what it views.
 ///
 /// What every operation takes. A view is never a Rust reference: peers may write what it shows, so
-/// the way in and out is [`read`](Self::read) and [`write`](Self::write), which copy.
+/// the way in and out is [`read`](Self::read) and [`write`](Self::write), which copy. Elements that
+/// one rank or thread reads while another writes them have unspecified values: order the two by a
+/// signal, a barrier, or an operation's completion.
 #[derive(Clone, Debug)]
 pub struct View {
     memory: Memory,

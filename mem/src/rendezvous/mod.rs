@@ -11,7 +11,7 @@ use symmem_hal::{AllocError, DevicePtr, ExportError, Fault, ImportError, Kind, M
 
 use crate::exchange::{ExchangeError, Handle, Part};
 use crate::failure::Failure;
-use crate::group::Group;
+use crate::group::{Group, OptionsError};
 use crate::handle::SymmetricMemory;
 use crate::liveness::{Message, Status, Voice};
 use crate::memory::retire::Mapped;
@@ -26,10 +26,10 @@ pub enum RendezvousError {
     #[error(transparent)]
     Failed(#[from] Failure),
     /// Members did not meet.
-    #[error("rendezvous: {0}")]
+    #[error(transparent)]
     Exchange(#[from] ExchangeError),
     /// Members met and disagree. The same on every rank.
-    #[error("rendezvous: {0}")]
+    #[error(transparent)]
     Mismatch(#[from] Mismatch),
     /// The view is of no allocation of this rank: a peer's memory, say.
     #[error("the view is not of an allocation of this rank, so it cannot be made symmetric")]
@@ -50,6 +50,9 @@ pub enum RendezvousError {
         /// Why, if this rank is one of them.
         reason: Option<String>,
     },
+    /// An option cannot be; nobody was spoken to.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
     /// This rank lacks the memory for the table of addresses; nobody was spoken to.
     #[error(transparent)]
     Alloc(#[from] Arc<AllocError>),
@@ -73,6 +76,7 @@ impl Fault for RendezvousError {
                 Kind::InvalidArgument
             }
             RendezvousError::Alloc(e) => e.kind(),
+            RendezvousError::Options(e) => e.kind(),
             RendezvousError::Map { .. } => Kind::System,
         }
     }
@@ -103,7 +107,8 @@ pub(crate) struct Mapping {
     pub ordinal: u64,
     /// By group rank, this rank's own included.
     pub memories: Vec<Memory>,
-    /// Their addresses, by group rank, where kernels of this rank's device can read them.
+    /// Their addresses, by group rank, and then those of the pads, where kernels of this rank's
+    /// device can read them.
     pub table: Memory,
 }
 
@@ -148,8 +153,12 @@ impl Drop for Mapping {
 
 impl Group {
     /// Makes a view's allocation symmetric: maps every member's into this rank, and this rank's
-    /// into every member. Collective on first use of the allocation in this group; after that a
-    /// local look-up that speaks to nobody.
+    /// into every member.
+    ///
+    /// Collective the first time that an allocation is passed in this group: every rank must pass
+    /// one that is new to the group, of the same bytes, and a view of the same offset, type and
+    /// shape. After that a local look-up that speaks to nobody; that ranks then use the same memory
+    /// is checked by each operation on it.
     ///
     /// # Errors
     ///
@@ -179,15 +188,24 @@ impl Group {
         let ordinal = turn.next_ordinal();
         let about = About { step: Step::Rendezvous, ordinal, view: Some(view), ..self.about() };
         // Made before the meeting: a rank that lacks the memory for it says so before any effect.
-        let table = self.device().allocate_private(Bytes(8 * self.size() as u64))?;
+        let table = self.device().allocate_private(Bytes(16 * self.size() as u64))?;
         let (memories, _) = self.exchange_memory(&mut turn, &about, allocation.memory(), wait)?;
-        let addresses: Vec<DevicePtr> = memories.iter().map(Memory::base).collect();
+        let pads = (0..self.size()).map(|index| self.pad_ptr(index));
+        let addresses: Vec<DevicePtr> = memories.iter().map(Memory::base).chain(pads).collect();
         let written = table.write(Bytes::ZERO, bytemuck::cast_slice(&addresses));
         debug_assert!(written.is_ok());
         drop(turn);
         let mapping = Arc::new(Mapping { group: self.membership(), ordinal, memories, table });
         allocation.keep(self.scope(), mapping.clone());
         Ok(SymmetricMemory::new(self.clone(), mapping, view.clone()))
+    }
+
+    /// As [`symmetric`](Self::symmetric), for operations: the ordinal of a view's rendezvous in this
+    /// group, and the device address of its table of addresses.
+    #[must_use]
+    pub fn mapping(&self, view: &View) -> Option<(u64, DevicePtr)> {
+        let mapping = view.allocation()?.mapping(self.scope())?;
+        Some((mapping.ordinal, mapping.table.base()))
     }
 
     /// The symmetric memory that an address of this rank lies in, whatever the offset. Local.

@@ -12,11 +12,37 @@ use crate::protocol::control::Record;
 use crate::protocol::header::HEADER_WORDS;
 use crate::protocol::{ControlMemory, ControlPage, LaneMemory, Parity, Placement, SignalMemory};
 
+/// One lane of a group, its addresses followed for the length of one launch.
+#[derive(Debug)]
+pub struct HostMemory<'a>(pub(crate) Words<'a>);
+
+impl<'a> HostMemory<'a> {
+    /// Follows the addresses that the table of a group's workspace holds. `None` where one of them
+    /// means nothing to this launch, or the group has no such lane.
+    ///
+    /// # Safety
+    ///
+    /// `table` must be what a [`LaneArgs`](super::LaneArgs) of this launch names, and all the
+    /// group's regions must stay mapped during the launch, as [`Lane::issue`](crate::Lane::issue)
+    /// sees to.
+    #[must_use]
+    pub unsafe fn new(context: &'a LaunchContext<'_>, table: DevicePtr, lane: u32) -> Option<Self> {
+        // SAFETY: the caller's promise.
+        unsafe { Words::new(context, table, lane) }.map(HostMemory)
+    }
+
+    /// How the workspace is laid out.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        self.0.layout()
+    }
+}
+
 /// One rank's sight of its group's pads and workspaces, for the length of one launch.
 ///
 /// Every access is an atomic on a word of a mapped region, or a raw address for payload.
 #[derive(Debug)]
-pub struct HostMemory<'a> {
+pub(crate) struct Words<'a> {
     layout: Layout,
     lane: u64,
     /// By rank: pad, workspace. Up to 16 ranks without an allocation.
@@ -25,7 +51,7 @@ pub struct HostMemory<'a> {
     launch: core::marker::PhantomData<&'a ()>,
 }
 
-impl<'a> HostMemory<'a> {
+impl<'a> Words<'a> {
     /// Reads the table at `table` and follows its addresses. `None` where one of them means
     /// nothing to this launch.
     ///
@@ -33,8 +59,11 @@ impl<'a> HostMemory<'a> {
     ///
     /// `table` must be the table of a group's workspace, written when the group's lanes were made,
     /// and all the group's regions must stay mapped during the launch.
-    #[must_use]
-    pub unsafe fn new(context: &'a LaunchContext<'_>, table: DevicePtr, lane: u32) -> Option<Self> {
+    pub(crate) unsafe fn new(
+        context: &'a LaunchContext<'_>,
+        table: DevicePtr,
+        lane: u32,
+    ) -> Option<Self> {
         let size = size_of::<Layout>() as u64;
         let at = context.resolve(table, Bytes(size))?;
         // SAFETY: a table begins with its layout (caller); nobody writes it after it was made.
@@ -55,13 +84,14 @@ impl<'a> HostMemory<'a> {
             )?;
             ranks.push((pad, context.resolve(bases.workspace, workspace_bytes)?));
         }
-        let lane = layout.first_lane + u64::from(lane.min(layout.lanes - 1)) * layout.lane_bytes;
-        Some(HostMemory { layout, lane, ranks, launch: core::marker::PhantomData })
+        if lane >= layout.lanes {
+            return None;
+        }
+        let lane = layout.first_lane + u64::from(lane) * layout.lane_bytes;
+        Some(Words { layout, lane, ranks, launch: core::marker::PhantomData })
     }
 
-    /// The layout.
-    #[must_use]
-    pub fn layout(&self) -> &Layout {
+    pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }
 
@@ -114,14 +144,13 @@ impl<'a> HostMemory<'a> {
     }
 
     /// This lane's staging of a rank for an epoch's parity and a chunk's: `staging_unit` bytes.
-    #[must_use]
-    pub fn staging(&self, rank: usize, parity: Parity, chunk: usize) -> *mut u8 {
+    pub(crate) fn staging(&self, rank: usize, parity: Parity, chunk: usize) -> *mut u8 {
         let unit = (parity.index() * 2 + chunk % 2) as u64;
         self.workspace(rank, self.lane + self.layout.staging + unit * self.layout.staging_unit)
     }
 }
 
-impl ControlMemory for HostMemory<'_> {
+impl ControlMemory for Words<'_> {
     type Word32 = AtomicU32;
     type Word64 = AtomicU64;
 
@@ -144,7 +173,7 @@ impl ControlMemory for HostMemory<'_> {
     }
 }
 
-impl LaneMemory for HostMemory<'_> {
+impl LaneMemory for Words<'_> {
     fn placement(&self) -> Placement {
         Placement::Shared
     }
@@ -195,7 +224,7 @@ impl LaneMemory for HostMemory<'_> {
     }
 }
 
-impl SignalMemory for HostMemory<'_> {
+impl SignalMemory for Words<'_> {
     type Word32 = AtomicU32;
     type Word64 = AtomicU64;
 

@@ -6,6 +6,7 @@ use symmem_hal::types::RankSet;
 use symmem_hal::{DevicePtr, LaunchContext};
 
 use super::HostMemory;
+use super::memory::Words;
 use super::wait::{Limits, Stopped, Waiter, ring_all};
 use crate::protocol::control::{self, Cause, Look, Reason, Record, Verdict};
 use crate::protocol::lane::{self, Agreed, Phase};
@@ -44,10 +45,10 @@ pub struct Ended;
 /// [`agree`](Self::agree) and the packet's or flag's arrival. [`finish`](Self::finish) ends it
 /// after the last read; dropping it instead leaves the lane dead, which is what a failure does.
 pub struct Session<'a> {
-    memory: &'a HostMemory<'a>,
+    memory: &'a Words<'a>,
     args: LaneArgs,
     waiter: Waiter<'a>,
-    operation: Operation<'a, HostMemory<'a>>,
+    operation: Operation<'a, Words<'a>>,
     agreed: Option<Agreed>,
     /// Something was stored that sleeping peers have not been woken for.
     unrung: bool,
@@ -76,6 +77,7 @@ impl<'a> Session<'a> {
         feeds: Peers<'a>,
         consumes: Peers<'a>,
     ) -> Result<Self, Ended> {
+        let memory = &memory.0;
         let seat = Seat { block: 0, grid: 1, checked: memory.layout().checked != 0 };
         let header = Header { signature: args.signature, issue: args.issue };
         let mut waiter = Waiter::new(context, memory);
@@ -112,6 +114,9 @@ impl<'a> Session<'a> {
 
     /// The staging of a rank for this epoch and a chunk: read a peer's after its flag, write only
     /// this rank's own.
+    ///
+    /// Holds [`Layout::chunk_capacity`](crate::Layout::chunk_capacity) bytes twice: for a chunk of
+    /// input, and for a result.
     #[must_use]
     pub fn staging(&self, rank: usize, chunk: usize) -> *mut u8 {
         let parity: Parity = self.epoch().parity();
@@ -225,7 +230,7 @@ impl<'a> Session<'a> {
 }
 
 /// What a wait of a phase looks at when it has missed.
-fn look<P: Phase>(memory: &HostMemory<'_>) -> impl Fn(&P, usize, Limits) -> Result<Look, Mismatch> {
+fn look<P: Phase>(memory: &Words<'_>) -> impl Fn(&P, usize, Limits) -> Result<Look, Mismatch> {
     let page = memory.control(ControlMemory::rank(memory));
     move |phase, writer, limits| match &page {
         Some(page) => phase.look(writer, page, limits.cancelled, limits.overdue),
@@ -233,7 +238,7 @@ fn look<P: Phase>(memory: &HostMemory<'_>) -> impl Fn(&P, usize, Limits) -> Resu
     }
 }
 
-fn refuse(memory: &HostMemory<'_>, args: LaneArgs, refused: Refused) -> Ended {
+fn refuse(memory: &Words<'_>, args: LaneArgs, refused: Refused) -> Ended {
     // A closed lane has its reason recorded already.
     if let Refused::Busy { .. } = refused {
         give_up(memory, args, None, Reason::LaneBusy, None, RankSet::new());
@@ -243,7 +248,7 @@ fn refuse(memory: &HostMemory<'_>, args: LaneArgs, refused: Refused) -> Ended {
 
 /// Reports why an operation stops, and closes the lane on this rank.
 fn stop(
-    memory: &HostMemory<'_>,
+    memory: &Words<'_>,
     args: LaneArgs,
     epoch: Epoch,
     stopped: Stopped<Mismatch>,
@@ -273,7 +278,7 @@ fn stop(
 
 #[cold]
 fn give_up(
-    memory: &HostMemory<'_>,
+    memory: &Words<'_>,
     args: LaneArgs,
     epoch: Option<Epoch>,
     reason: Reason,

@@ -7,12 +7,12 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use symmem_hal::types::RankSet;
 use symmem_hal::{DevicePtr, Kernel, KernelSet, LaunchContext};
 
-use super::HostMemory;
+use super::memory::Words;
 use super::wait::{Limits, Stopped, Waiter, ring, ring_all};
 use crate::protocol::barrier::{Barrier, Channel, Reset};
 use crate::protocol::control::{Cause, Look};
 use crate::protocol::{ControlMemory, Epoch, Progress, SignalMemory, lane, slot};
-use crate::signals::fault;
+use crate::signals::{SignalCall, fault};
 
 /// The kernels of this crate.
 pub(crate) static KERNELS: KernelSet = KernelSet {
@@ -44,11 +44,11 @@ pub(crate) struct SignalArgs {
 unsafe fn open<'a>(
     context: &'a LaunchContext<'_>,
     args: *const u8,
-) -> Option<(SignalArgs, HostMemory<'a>)> {
+) -> Option<(SignalArgs, Words<'a>)> {
     // SAFETY: the caller's promise.
     let args = unsafe { *args.cast::<SignalArgs>() };
     // SAFETY: launches of this crate pass the group's table and keep its regions.
-    let memory = unsafe { HostMemory::new(context, args.table, 0) }?;
+    let memory = unsafe { Words::new(context, args.table, 0) }?;
     Some((args, memory))
 }
 
@@ -63,7 +63,7 @@ fn store(words: [&AtomicU32; 3], channel: Channel) {
 }
 
 /// What a wait looks at when it has missed. A failure of the group is none of a channel's.
-fn look(memory: &HostMemory<'_>, missing: RankSet, limits: Limits) -> Look {
+fn look(memory: &Words<'_>, missing: RankSet, limits: Limits) -> Look {
     let page = memory.control(SignalMemory::rank(memory));
     let lost = page.and_then(|page| missing.iter().find(|rank| page.is_lost(*rank)));
     Look { aborted: false, lost, cancelled: limits.cancelled, overdue: limits.overdue }
@@ -71,7 +71,8 @@ fn look(memory: &HostMemory<'_>, missing: RankSet, limits: Limits) -> Look {
 
 /// Reports a wait that ended early, and breaks the channel.
 fn give_up(
-    memory: &HostMemory<'_>,
+    memory: &Words<'_>,
+    call: SignalCall,
     args: SignalArgs,
     stopped: Stopped<Infallible>,
     missing: &RankSet,
@@ -82,20 +83,20 @@ fn give_up(
         Cause::Cancelled => (fault::CANCELLED, missing),
         Cause::Overdue | Cause::Aborted => (fault::TIMED_OUT, missing),
     };
-    report(memory, args.channel, kind, ranks);
+    report(memory, call, args.channel, kind, ranks);
     let words = memory.channel(args.channel as usize);
     let mut channel = load(words);
     channel.fail();
     store(words, channel);
 }
 
-fn report(memory: &HostMemory<'_>, channel: u32, kind: u32, ranks: &RankSet) {
+fn report(memory: &Words<'_>, call: SignalCall, channel: u32, kind: u32, ranks: &RankSet) {
     let (word, mask) = memory.fault();
     for (i, m) in mask.iter().enumerate() {
         let bits = (0..64).filter(|b| ranks.contains(i * 64 + b)).fold(0, |acc, b| acc | 1 << b);
         m.store(bits, Ordering::Relaxed);
     }
-    word.store(fault::encode(kind, channel), Ordering::Release);
+    word.store(fault::encode(call, kind, channel), Ordering::Release);
 }
 
 unsafe fn open_lanes(context: &LaunchContext<'_>, args: *const u8) {
@@ -104,7 +105,7 @@ unsafe fn open_lanes(context: &LaunchContext<'_>, args: *const u8) {
     let completed = Epoch::new(first.layout().first_epoch).unwrap_or(Epoch::FRESH);
     for index in 0..first.layout().lanes {
         // SAFETY: as in `open`.
-        if let Some(memory) = unsafe { HostMemory::new(context, args.table, index) } {
+        if let Some(memory) = unsafe { Words::new(context, args.table, index) } {
             lane::initialise(&memory, completed);
         }
     }
@@ -117,7 +118,7 @@ unsafe fn barrier(context: &LaunchContext<'_>, args: *const u8) {
     let index = args.channel as usize;
     let mut channel = load(memory.channel(index));
     let Ok(mut barrier) = Barrier::arrive(&memory, index, &mut channel) else {
-        return report(&memory, args.channel, fault::BROKEN, &RankSet::new());
+        return report(&memory, SignalCall::Barrier, args.channel, fault::BROKEN, &RankSet::new());
     };
     ring_all(&memory);
     let ended = Waiter::new(context, &memory).until(
@@ -128,7 +129,7 @@ unsafe fn barrier(context: &LaunchContext<'_>, args: *const u8) {
     let missing = if ended.is_err() { barrier.missing() } else { RankSet::new() };
     store(memory.channel(index), channel);
     if let Err(stopped) = ended {
-        give_up(&memory, args, stopped, &missing);
+        give_up(&memory, SignalCall::Barrier, args, stopped, &missing);
     }
 }
 
@@ -137,7 +138,7 @@ unsafe fn put_signal(context: &LaunchContext<'_>, args: *const u8) {
     let Some((args, memory)) = (unsafe { open(context, args) }) else { return };
     let peer = args.peer as usize;
     let word = memory.slot(args.channel as usize, SignalMemory::rank(&memory), peer);
-    on_slot(context, &memory, args, || slot::poll_put(word));
+    on_slot(context, &memory, SignalCall::Put, args, || slot::poll_put(word));
 }
 
 unsafe fn wait_signal(context: &LaunchContext<'_>, args: *const u8) {
@@ -145,18 +146,19 @@ unsafe fn wait_signal(context: &LaunchContext<'_>, args: *const u8) {
     let Some((args, memory)) = (unsafe { open(context, args) }) else { return };
     let peer = args.peer as usize;
     let word = memory.slot(args.channel as usize, peer, SignalMemory::rank(&memory));
-    on_slot(context, &memory, args, || slot::poll_wait(word));
+    on_slot(context, &memory, SignalCall::Wait, args, || slot::poll_wait(word));
 }
 
 /// Polls a slot until its step is made, and wakes the other side.
 fn on_slot(
     context: &LaunchContext<'_>,
-    memory: &HostMemory<'_>,
+    memory: &Words<'_>,
+    call: SignalCall,
     args: SignalArgs,
     mut step: impl FnMut() -> bool,
 ) {
     if load(memory.channel(args.channel as usize)).is_broken() {
-        return report(memory, args.channel, fault::BROKEN, &RankSet::new());
+        return report(memory, call, args.channel, fault::BROKEN, &RankSet::new());
     }
     let writer = args.peer as usize;
     let poll =
@@ -165,7 +167,7 @@ fn on_slot(
         .until(&mut (), poll, |(), writer, limits| Ok(look(memory, RankSet::one(writer), limits)));
     match ended {
         Ok(()) => ring(memory, writer),
-        Err(stopped) => give_up(memory, args, stopped, &RankSet::one(writer)),
+        Err(stopped) => give_up(memory, call, args, stopped, &RankSet::one(writer)),
     }
 }
 
@@ -186,6 +188,6 @@ unsafe fn reset_channel(context: &LaunchContext<'_>, args: *const u8) {
     let missing = if ended.is_err() { reset.missing() } else { RankSet::new() };
     store(memory.channel(index), channel);
     if let Err(stopped) = ended {
-        give_up(&memory, args, stopped, &missing);
+        give_up(&memory, SignalCall::Reset, args, stopped, &missing);
     }
 }

@@ -16,16 +16,19 @@ use rustix::thread::futex;
 use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
 use symmem_hal::{LaunchContext, Wait};
 
-use super::HostMemory;
+use super::memory::Words;
 use crate::protocol::control::{Cause, Gate, Look};
 use crate::protocol::doorbell::{Doorbell, Fence};
 use crate::protocol::{ControlMemory, Progress};
 
-/// Polls before the first yield where every rank has a core.
-const SPINS: u32 = 2000;
+/// Polls before the first yield where every rank can have a core: about 5 us, some thirty hops of
+/// a cache line. No more, since a rank that does not have one to itself, because of a neighbour,
+/// waits in vain for as long as it spins; a yield with nobody to yield to costs a quarter of a
+/// microsecond.
+const SPINS: u32 = 100;
 
-/// As [`SPINS`], where ranks share cores.
-const SPINS_CROWDED: u32 = 40;
+/// As [`SPINS`], where there are more ranks than cores.
+const SPINS_CROWDED: u32 = 8;
 
 /// Time of yielding before the first sleep.
 const YIELDING: Duration = Duration::from_micros(500);
@@ -69,7 +72,7 @@ pub(crate) fn register() {
 
 /// Wakes every rank that sleeps for a word of this one. To be called after each store that a peer
 /// may wait for.
-pub(crate) fn ring_all(memory: &HostMemory<'_>) {
+pub(crate) fn ring_all(memory: &Words<'_>) {
     let me = ControlMemory::rank(memory);
     for rank in (0..ControlMemory::world(memory)).filter(|r| *r != me) {
         ring(memory, rank);
@@ -77,7 +80,7 @@ pub(crate) fn ring_all(memory: &HostMemory<'_>) {
 }
 
 /// Wakes one rank, if it sleeps.
-pub(crate) fn ring(memory: &HostMemory<'_>, rank: usize) {
+pub(crate) fn ring(memory: &Words<'_>, rank: usize) {
     let word = memory.doorbell(rank);
     if Doorbell::new(word).ring(&Membarrier) {
         let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
@@ -103,13 +106,13 @@ pub(crate) struct Limits {
 /// The waits of one launch.
 pub(crate) struct Waiter<'a> {
     wait: &'a Wait,
-    memory: &'a HostMemory<'a>,
+    memory: &'a Words<'a>,
     /// Of the whole launch, counted from its first wait that does not end at once.
     deadline: Option<Instant>,
 }
 
 impl<'a> Waiter<'a> {
-    pub(crate) fn new(context: &'a LaunchContext<'_>, memory: &'a HostMemory<'a>) -> Self {
+    pub(crate) fn new(context: &'a LaunchContext<'_>, memory: &'a Words<'a>) -> Self {
         Waiter { wait: context.wait(), memory, deadline: None }
     }
 

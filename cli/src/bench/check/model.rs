@@ -52,7 +52,9 @@ fn integers(dtype: DType, op: ReduceOp, values: impl Iterator<Item = i128> + Clo
         ReduceOp::Min => values.min().unwrap_or_default(),
         ReduceOp::Max => values.max().unwrap_or_default(),
         // Wraps at every step, which is the product modulo the width all the same.
-        ReduceOp::Product => values.fold(1, |a, b| to_integer(dtype, from_integer(dtype, a * b))),
+        ReduceOp::Product => {
+            values.fold(1i128, |a, b| to_integer(dtype, from_integer(dtype, a.wrapping_mul(b))))
+        }
         ReduceOp::And => values.reduce(|a, b| a & b).unwrap_or_default(),
         ReduceOp::Or => values.reduce(|a, b| a | b).unwrap_or_default(),
         ReduceOp::Xor => values.reduce(|a, b| a ^ b).unwrap_or_default(),

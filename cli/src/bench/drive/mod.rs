@@ -4,13 +4,12 @@ mod collector;
 mod processes;
 mod threads;
 
-pub use collector::Collected;
+pub use collector::{Collected, RankFault};
 pub use processes::{processes, serve};
 pub use threads::threads;
 
 use std::time::Duration;
 
-use collector::RankFault;
 use symmem::launch::{JobError, SpawnError, StartError};
 use symmem::mem::RendezvousError;
 use symmem::prelude::*;

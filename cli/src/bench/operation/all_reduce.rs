@@ -25,9 +25,9 @@ pub struct AllReduce {
 }
 
 /// Where one size's input and output lie; the same place for both in place.
-pub struct Buffers {
-    pub input: View,
-    pub output: View,
+struct Buffers {
+    input: View,
+    output: View,
 }
 
 impl Operation for AllReduce {
@@ -66,6 +66,20 @@ impl Operation for AllReduce {
         member: &Member<'_>,
         report: &mut dyn FnMut(Report),
     ) -> Result<(), RankError> {
+        self.measure_issued(member, report, &|buffers| {
+            Ok(self.call(member, buffers).on(&member.stream)?)
+        })
+    }
+}
+
+impl AllReduce {
+    /// As `measure`, of what `issue` enqueues for the buffers it is given.
+    fn measure_issued(
+        &self,
+        member: &Member<'_>,
+        report: &mut dyn FnMut(Report),
+        issue: &dyn Fn(&Buffers) -> Result<(), RankError>,
+    ) -> Result<(), RankError> {
         let largest = self.sizes.iter().copied().max().unwrap_or_default();
         let input = member.allocate(largest, self.symmetric)?;
         let output = match self.in_place {
@@ -79,8 +93,7 @@ impl Operation for AllReduce {
             let seed = self.seed.part(part as u64);
             match self.call(member, &buffers).chosen() {
                 Ok(algorithm) => {
-                    let mut issue = || Ok(self.call(member, &buffers).on(&member.stream)?);
-                    let timing = self.row(member, &buffers, seed, &mut issue)?;
+                    let timing = self.row(member, &buffers, seed, &mut || issue(&buffers))?;
                     let algorithm = algorithm.name().to_owned();
                     report(Report::Row(Row { bytes: bytes.get(), algorithm, timing }));
                 }
@@ -93,9 +106,7 @@ impl Operation for AllReduce {
         }
         Ok(())
     }
-}
 
-impl AllReduce {
     fn call<'a>(
         &self,
         member: &Member<'a>,
@@ -105,8 +116,8 @@ impl AllReduce {
         call.op(self.op).algorithm(self.algorithm)
     }
 
-    /// Checks, measures and checks again one size of what `issue` does with the buffers.
-    pub fn row(
+    /// Checks, measures and checks again one size.
+    fn row(
         &self,
         member: &Member<'_>,
         buffers: &Buffers,
@@ -160,5 +171,132 @@ impl AllReduce {
             let what = format!("{which} all-reduce of {bytes} ({op} of {dtype}, {data})");
             RankError::Wrong { what, wrong }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
+    use std::process::ExitCode;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::bench::args::Backend;
+    use crate::bench::drive::{self, DriveError};
+    use crate::bench::show::Progress;
+    use crate::bench::{BenchError, drive::RankFault};
+
+    const RANKS: usize = 3;
+    /// The rank whose output is damaged, where, and by the how manieth of its operations.
+    const DAMAGED: usize = 1;
+    const INDEX: u64 = 700;
+
+    fn all_reduce(in_place: bool) -> AllReduce {
+        AllReduce {
+            dtype: DType::F32,
+            op: ReduceOp::Sum,
+            algorithm: Algorithm::Auto,
+            sizes: vec![Bytes::kib(4)],
+            in_place,
+            symmetric: true,
+            pace: Pace::Iterations(3),
+            seed: Seed::new(1),
+        }
+    }
+
+    /// Flips the lowest bit of one element after one of the operations of one rank.
+    struct Damaging {
+        inner: AllReduce,
+        call: u64,
+        calls: AtomicU64,
+    }
+
+    impl Operation for Damaging {
+        fn measure(
+            &self,
+            member: &Member<'_>,
+            report: &mut dyn FnMut(Report),
+        ) -> Result<(), RankError> {
+            self.inner.measure_issued(member, report, &|buffers| {
+                self.inner.call(member, buffers).on(&member.stream)?;
+                member.finish()?;
+                if member.rank() == DAMAGED
+                    && self.calls.fetch_add(1, Ordering::Relaxed) == self.call
+                {
+                    let at = Bytes(buffers.output.offset().get() + 4 * INDEX);
+                    let mut byte = [0];
+                    buffers.output.memory().read(at, &mut byte)?;
+                    buffers.output.memory().write(at, &[byte[0] ^ 1])?;
+                }
+                Ok(())
+            })
+        }
+
+        fn name(&self) -> &'static str {
+            self.inner.name()
+        }
+
+        fn dtype(&self) -> &'static str {
+            self.inner.dtype()
+        }
+
+        fn describe(&self) -> String {
+            self.inner.describe()
+        }
+
+        fn isolated(&self) -> &'static str {
+            self.inner.isolated()
+        }
+
+        fn checked(&self) -> &'static str {
+            self.inner.checked()
+        }
+
+        fn sizes(&self) -> &[Bytes] {
+            self.inner.sizes()
+        }
+
+        fn bus_factor(&self, ranks: usize) -> f64 {
+            self.inner.bus_factor(ranks)
+        }
+    }
+
+    #[test]
+    fn one_flipped_bit_ends_the_benchmark_and_is_named() {
+        // Two checks, three isolated iterations, three batches of one, one check.
+        let runs = [0, 1, 7, 8].map(|call| (false, call)).into_iter().chain([(true, 0), (true, 8)]);
+        for ((in_place, call), backend) in
+            runs.flat_map(|run| [Backend::Host, Backend::Stub].map(|backend| (run, backend)))
+        {
+            let damaging = Damaging { inner: all_reduce(in_place), call, calls: AtomicU64::new(0) };
+            let progress = Progress::new(1);
+            let error = drive::threads(&damaging, backend, RANKS, &progress).unwrap_err();
+            let DriveError::Rank { rank, fault: RankFault::Wrong { what, wrong } } = &error else {
+                panic!("operation {call} on {backend:?}: {error}");
+            };
+            assert_eq!((*rank, wrong.index, wrong.wrong, wrong.count), (DAMAGED, INDEX, 1, 1024));
+            assert_ne!(wrong.expected, wrong.found);
+            let which = if call == 7 { "timed" } else { "checked" };
+            assert!(what.starts_with(&format!("{which} all-reduce of 4 KiB")), "{what}");
+            let text = error.to_string();
+            for part in ["rank 1: ", "index 700: ", &wrong.expected, &wrong.found] {
+                assert!(text.contains(part), "{part} in {text}");
+            }
+            let failure = crate::Failure::from(BenchError::from(error));
+            assert_eq!(failure.exit_code(), ExitCode::FAILURE);
+        }
+    }
+
+    #[test]
+    fn undamaged_it_has_results() {
+        for in_place in [false, true] {
+            let damaging =
+                Damaging { inner: all_reduce(in_place), call: u64::MAX, calls: AtomicU64::new(0) };
+            let progress = Progress::new(1);
+            let collected = drive::threads(&damaging, Backend::Host, RANKS, &progress).unwrap();
+            assert_eq!(collected.lines.len(), 1);
+            assert_eq!(damaging.calls.into_inner(), 9);
+        }
     }
 }

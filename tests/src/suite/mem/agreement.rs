@@ -144,7 +144,8 @@ fn check_no_group(context: &Context, options: &Options, expected: &Mismatch) -> 
     let world = context.world()?;
     let before = Holdings::of_all_ranks(context)?;
     let made = world.subgroup(world.ranks()).options(options.clone()).create(&world.wait());
-    let error = check_err!(made, SubgroupError::Rendezvous(RendezvousError::Mismatch(_)));
+    let error =
+        check_err!(made, SubgroupError::Rendezvous { source: RendezvousError::Mismatch(_), .. });
     check_eq!(error.kind(), Kind::Disagreement);
     check_eq!(error.to_string(), RendezvousError::from(expected.clone()).to_string());
     check_eq!(error.ranks(), expected.ranks());

@@ -103,10 +103,10 @@ fn tensors_are_read_as_they_were_written(context: &Context) -> Verdict {
     check_eq!(tensor.to_vec()?, values);
     let error = check_err!(tensor.write(&[1.0f64; 14]), ViewError::Count { .. });
     check_eq!(error, ViewError::Count { expected: 15, found: 14 });
-    let error = check_err!(tensor.write(&[1i64; 15]), ViewError::DType { .. });
+    let error = check_err!(tensor.view().write(&[1i64; 15]), ViewError::DType { .. });
     check_eq!(error, ViewError::DType { expected: DType::F64, found: DType::I64 });
     let mut out = [-1i64; 15];
-    check_err!(tensor.read(&mut out), ViewError::DType { .. });
+    check_err!(tensor.view().read(&mut out), ViewError::DType { .. });
     check_eq!(out, [-1; 15], "a refused read wrote");
     check_eq!(tensor.to_vec()?, values, "a refused write wrote");
     check_err!(Tensor::<u8>::try_from(tensor.view().clone()), ViewError::DType { .. });

@@ -60,7 +60,9 @@ fn a_rank_missing_from_a_new_group_is_named(context: &Context) -> Verdict {
         return Ok(());
     }
     let made = world.subgroup(world.ranks()).create(&Wait::timeout(BRIEF));
-    let SubgroupError::Rendezvous(error) = check_err!(made, SubgroupError::Rendezvous(_)) else {
+    let SubgroupError::Rendezvous { source: error, .. } =
+        check_err!(made, SubgroupError::Rendezvous { .. })
+    else {
         return Err(TestError::failed("not of the meeting"));
     };
     check_named(&error, last)

@@ -32,7 +32,7 @@ fn check_ends(group: &Group, gone: usize, channel: u32) -> Verdict {
         let found = settle(signal.wait(&PATIENT), &bench.stream);
         let error = check_err!(found, SignalError::PeerLost { .. });
         check!(
-            matches!(&error, SignalError::PeerLost { channel: c, rank }
+            matches!(&error, SignalError::PeerLost { channel: c, rank, .. }
                 if c.0 == channel && *rank == sender),
             "{error}"
         );

@@ -57,7 +57,7 @@ fn check_mended(context: &Context, bench: &Bench, channel: u32) -> Verdict {
 fn check_timed_out(found: Result<(), SignalError>, channel: u32, missing: &RankSet) -> Verdict {
     let error = check_err!(found, SignalError::TimedOut { .. });
     check!(
-        matches!(&error, SignalError::TimedOut { channel: c, ranks }
+        matches!(&error, SignalError::TimedOut { channel: c, ranks, .. }
             if c.0 == channel && ranks == missing),
         "{error}; expected channel {channel}, ranks {missing}"
     );

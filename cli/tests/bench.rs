@@ -1,0 +1,188 @@
+//! `symmem bench` as its users see it: processes, exit codes, files.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn symmem(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_symmem"));
+    command.args(args);
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+/// Runs a benchmark; returns what it wrote.
+fn results(args: &[&str]) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("results.json");
+    let output = symmem(args).args(["--iterations", "5", "--json"]).arg(&path).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {output:?}");
+    let results: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    let table = text(&output.stdout);
+    for row in results["rows"].as_array().unwrap() {
+        assert!(table.contains(row["algorithm"].as_str().unwrap()), "{table}");
+    }
+    results
+}
+
+fn check(results: &Value, expected: [&str; 4], ranks: u64, bytes: &[u64]) {
+    assert_eq!(keys(results), ["backend", "dtype", "mode", "op", "ranks", "rows"]);
+    let found = ["op", "backend", "mode", "dtype"].map(|key| results[key].as_str().unwrap());
+    assert_eq!(found, expected);
+    assert_eq!(results["ranks"], ranks);
+    let rows = results["rows"].as_array().unwrap();
+    let sizes: Vec<u64> = rows.iter().map(|row| row["bytes"].as_u64().unwrap()).collect();
+    assert_eq!(sizes, bytes);
+    for row in rows {
+        assert_eq!(
+            keys(row),
+            [
+                "algbw_gbps",
+                "algorithm",
+                "busbw_gbps",
+                "bytes",
+                "checked",
+                "median_us",
+                "p10_us",
+                "p90_us",
+                "period_us"
+            ]
+        );
+        assert_eq!(row["checked"], true);
+        let number = |key: &str| row[key].as_f64().unwrap();
+        assert!(number("p10_us") <= number("median_us") && number("median_us") <= number("p90_us"));
+        assert!(number("period_us") > 0.0);
+        let bandwidth = number("bytes") / number("period_us") / 1e3;
+        assert!((number("algbw_gbps") - bandwidth).abs() <= 1e-9 * bandwidth, "{row}");
+    }
+}
+
+#[test]
+fn all_reduce_on_processes_and_threads_host_and_stub() {
+    let sizes = ["--min", "64", "--max", "64K", "--factor", "32"];
+    for backend in ["host", "stub"] {
+        for (mode, flag) in [("process", None), ("thread", Some("--threads"))] {
+            for extra in [&["--plain"][..], &["--in-place", "--dtype", "bf16", "--op", "avg"]] {
+                let dtype = if extra.len() > 1 { "bf16" } else { "f32" };
+                let mut args = vec!["bench", "all-reduce", "--ranks", "2", "--backend", backend];
+                args.extend(sizes.iter().chain(extra).copied().chain(flag));
+                let results = results(&args);
+                check(&results, ["all-reduce", backend, mode, dtype], 2, &[64, 2048, 65536]);
+                // 2 (n - 1) / n is 1 for two ranks.
+                assert_eq!(results["rows"][2]["algbw_gbps"], results["rows"][2]["busbw_gbps"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn barrier_on_processes_and_threads_host_and_stub() {
+    for backend in ["host", "stub"] {
+        for (mode, flag) in [("process", None), ("thread", Some("--threads"))] {
+            let mut args = vec!["bench", "barrier", "--ranks", "3", "--backend", backend];
+            args.extend(flag);
+            check(&results(&args), ["barrier", backend, mode, "-"], 3, &[0]);
+        }
+    }
+}
+
+#[test]
+fn one_rank_is_a_group_too() {
+    let results = results(&["bench", "all-reduce", "--ranks", "1", "--min", "1K", "--max", "1K"]);
+    check(&results, ["all-reduce", "host", "process", "f32"], 1, &[1024]);
+    assert_eq!(results["rows"][0]["busbw_gbps"], 0.0);
+}
+
+#[test]
+fn an_algorithm_is_what_was_asked_for_and_sizes_it_cannot_take_are_told() {
+    let args = ["bench", "all-reduce", "--threads", "--algorithm", "packet", "--max", "1M"];
+    let output = symmem(&args).args(["--iterations", "3"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let table = text(&output.stdout);
+    assert!(table.contains("not measured, ") && table.contains("do not fit in packets"), "{table}");
+    for algorithm in ["one-shot", "two-shot"] {
+        let results = results(&["bench", "all-reduce", "--max", "256", "--algorithm", algorithm]);
+        assert_eq!(results["rows"][0]["algorithm"], algorithm);
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_ranks_start() {
+    for (args, reason) in [
+        (&["--op", "xor"][..], "xor is defined on integers only"),
+        (&["--min", "2"], "less than one element"),
+        (&["--min", "1M", "--max", "1K"], "more than --max"),
+        (&["--ranks", "0"], "from 1"),
+        (&["--dtype", "f31"], "f31"),
+        (&["--max", "1T"], "1T"),
+        (&["--json", "/nowhere/results.json"], "/nowhere/results.json"),
+    ] {
+        let output = symmem(&["bench", "all-reduce"]).args(args).output().unwrap();
+        assert!(!output.status.success(), "{args:?}");
+        let errors = text(&output.stderr);
+        assert!(errors.contains(reason), "{args:?}: {errors}");
+        assert!(output.stdout.is_empty(), "{args:?}");
+    }
+}
+
+/// The ranks that a benchmark has started.
+fn ranks(bench: u32) -> Vec<u32> {
+    let children = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children")).ok();
+    let threads = fs::read_dir(format!("/proc/{bench}/task")).unwrap().flatten();
+    let children: Vec<String> = threads.filter_map(children).collect();
+    let numbers = children.iter().flat_map(|c| c.split_whitespace());
+    numbers.map(|number| number.parse().unwrap()).collect()
+}
+
+fn run(output: Output) -> (bool, String) {
+    (output.status.success(), text(&output.stderr))
+}
+
+#[test]
+fn a_killed_rank_ends_the_benchmark_and_is_named() {
+    let bench = symmem(&["bench", "all-reduce", "--ranks", "3", "--iterations", "1000000000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let started = loop {
+        let ranks = ranks(bench.id());
+        if ranks.len() == 3 {
+            break ranks;
+        }
+        assert!(Path::new(&format!("/proc/{}", bench.id())).exists());
+        std::thread::yield_now();
+    };
+    // Ranks are started in ascending order.
+    let victim = *started.iter().max().unwrap();
+    assert!(Command::new("kill").args(["-9", &victim.to_string()]).status().unwrap().success());
+    let (success, errors) = run(bench.wait_with_output().unwrap());
+    assert!(!success);
+    assert!(errors.contains("rank 2: its process ended (signal: 9 (SIGKILL))"), "{errors}");
+    for rank in started {
+        assert!(!Path::new(&format!("/proc/{rank}")).exists(), "rank {rank} is left behind");
+    }
+}
+
+#[test]
+fn a_rank_outside_a_launcher_says_so() {
+    let output = symmem(&["bench", "barrier", "--as-rank"])
+        .env_remove("RANK")
+        .env_remove("WORLD_SIZE")
+        .env_remove("MASTER_ADDR")
+        .env_remove("MASTER_PORT")
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    assert!(text(&output.stdout).contains("no launcher"), "{output:?}");
+}

@@ -1,0 +1,78 @@
+//! `symmem info`: both forms tell the same, and every answer has its reason.
+#![allow(clippy::unwrap_used)]
+
+use std::process::Command;
+
+use serde_json::Value;
+
+fn info(args: &[&str], environment: &[(&str, &str)]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_symmem"))
+        .arg("info")
+        .args(args)
+        .envs(environment.iter().copied())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(environment: &[(&str, &str)]) -> Value {
+    serde_json::from_str(&info(&["--json"], environment)).unwrap()
+}
+
+fn feature<'a>(info: &'a Value, name: &str) -> &'a Value {
+    let features = info["features"].as_array().unwrap();
+    features.iter().find(|feature| feature["name"] == name).unwrap()
+}
+
+#[test]
+fn json_tells_devices_libraries_features_and_knobs() {
+    let found = json(&[]);
+    let backends: Vec<&Value> =
+        found["devices"].as_array().unwrap().iter().map(|device| &device["backend"]).collect();
+    assert_eq!(backends, ["host", "stub"]);
+    for feature in found["features"].as_array().unwrap() {
+        assert!(feature["supported"].is_boolean());
+        assert!(!feature["because"].as_str().unwrap().is_empty(), "{feature}");
+    }
+    // These tests run on such a machine, or the rest of the suite could not.
+    for name in ["ranks as threads", "ranks as processes", "sealed shared memory"] {
+        assert_eq!(feature(&found, name)["supported"], true, "{name}");
+    }
+    for library in found["libraries"].as_array().unwrap() {
+        match library["found"].as_str().unwrap() {
+            "yes" => assert!(library["path"].is_string()),
+            _ => assert!(!library["searched"].as_array().unwrap().is_empty()),
+        }
+    }
+    assert_eq!(found["options"]["workspace_bytes_per_lane"], 32 << 20);
+    assert!(found["memory_limits"].as_array().unwrap().iter().any(|limit| {
+        limit["available_bytes"].as_u64().unwrap() > 0 && limit["source"].is_string()
+    }));
+}
+
+#[test]
+fn the_environment_is_what_it_is() {
+    let path = "/nowhere/libcuda.so.1";
+    let found = json(&[("SYMMEM_CUDA_LIBRARY", path), ("NCCL_NVLS_ENABLE", "0")]);
+    let library = &found["libraries"][0];
+    assert_eq!((&library["found"], &library["searched"][0]["path"]), (&"no".into(), &path.into()));
+    let multicast = feature(&found, "multicast");
+    assert_eq!(multicast["supported"], false);
+    assert_eq!(multicast["because"], "switched off by NCCL_NVLS_ENABLE=0");
+    let variables = found["environment"].as_array().unwrap();
+    let cuda = variables.iter().find(|v| v["name"] == "SYMMEM_CUDA_LIBRARY").unwrap();
+    assert_eq!(cuda["value"], path);
+}
+
+#[test]
+fn text_tells_every_feature_and_reason() {
+    let text = info(&[], &[]);
+    let found = json(&[]);
+    for feature in found["features"].as_array().unwrap() {
+        for part in ["name", "because"] {
+            let part = feature[part].as_str().unwrap();
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+}
