@@ -35,17 +35,20 @@ pub enum Failure {
     },
     /// Two ranks issued different calls, in another order, or on other memory.
     #[error(
-        "rank {rank} issued another call than this rank (epoch {epoch}): mine {mine}, theirs {theirs}{}",
+        "rank {rank} issued another call than rank {reporter} (epoch {epoch}): rank {reporter} {mine}, rank {rank} {theirs}{}",
         differs(mine, theirs)
     )]
     CallMismatch {
         /// Whose call differs.
         rank: Rank,
+        /// From whose: this rank's or that of one that issued the same; where this rank had not
+        /// come so far, that of the rank that found it.
+        reporter: Rank,
         /// The epoch in which both were issued.
         epoch: u32,
-        /// This rank's call.
+        /// The reporter's call.
         mine: Signature,
-        /// That rank's call.
+        /// The other rank's call.
         theirs: Signature,
     },
     /// Two operations ran at once on one lane.

@@ -18,8 +18,8 @@ use symmem_mem::{Failure, Group, Layer};
 
 use crate::host::{self, SignalArgs};
 use crate::layout::{ABORT, Bases, Layout, WorkspaceTooSmall};
-use crate::protocol::Epoch;
 use crate::protocol::control::{Reason, Record};
+use crate::protocol::{Epoch, Header, header};
 use crate::signals::{SignalError, fault};
 
 /// A group's lanes and channels, on one rank.
@@ -141,8 +141,11 @@ impl Shared {
         let table = DevicePtr::new(group.workspace_ptr(me).get() + layout.table);
         let stream = device.default_stream()?;
         open_lanes(&stream, module.function("open_lanes")?, table, group)?;
-        let told = control.clone();
-        group.status().set_probe(move || told.failure());
+        let (status, told) = (Arc::downgrade(group.status()), control.clone());
+        group.status().set_probe(move || {
+            let failure = told.failure()?;
+            Some(status.upgrade().map_or(failure.clone(), |status| told.refine(failure, &status)))
+        });
         let (status, lost) = (Arc::downgrade(group.status()), control.clone());
         group.status().on_change(Arc::new(move || {
             if let Some(status) = status.upgrade() {
@@ -299,9 +302,19 @@ impl Control {
         Record::load(&words, world).map(|record| self.tell(record))
     }
 
+    /// The call that this rank issued on a lane in an epoch, if it did and has not gone on.
+    fn call(&self, lane: u32, epoch: Epoch) -> Option<Header> {
+        let layout = &self.layout;
+        let lane = layout.first_lane + u64::from(lane.min(layout.lanes - 1)) * layout.lane_bytes;
+        let front = lane + layout.fronts + epoch.parity().index() as u64 * layout.front_bytes;
+        let word = |i: u64| AtomicU64::new(self.read_word(front + 8 * i));
+        header::poll(&[0, 1, 2, 3].map(word), epoch)
+    }
+
     fn tell(&self, record: Record) -> Failure {
         let me = self.layout.rank as usize;
-        let record = record.seen_by(me);
+        let call = record.epoch.and_then(|epoch| self.call(record.lane, epoch));
+        let record = record.seen_by(me, call);
         let rank = |index: usize| Rank::in_scope(index as u32, self.scope);
         let epoch = record.epoch.map_or(0, Epoch::get);
         let operation = u8::try_from(record.operation).ok().and_then(Operation::from_code);
@@ -316,6 +329,7 @@ impl Control {
             Reason::PeerLost => Failure::PeerLost { rank: culprit, left: false },
             Reason::CallMismatch(difference) => Failure::CallMismatch {
                 rank: culprit,
+                reporter: rank(record.reporter),
                 epoch,
                 mine: Signature(difference.mine.signature),
                 theirs: Signature(difference.theirs.signature),

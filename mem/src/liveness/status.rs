@@ -117,11 +117,12 @@ impl Status {
     ///
     /// That failure.
     pub fn check(&self) -> Result<(), Failure> {
+        if self.is_closed() {
+            // What befalls the others afterwards, this rank's absence among it, is not its failure.
+            return Err(self.failure.get().cloned().unwrap_or(Failure::Left));
+        }
         if let Some(failure) = self.first() {
             return Err(failure.clone());
-        }
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Failure::Left);
         }
         if super::fork::is_child() {
             return Err(Failure::Forked);

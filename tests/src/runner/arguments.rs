@@ -32,6 +32,10 @@ pub(super) struct Invocation {
     #[arg(long, value_parser = seed)]
     pub seed: Option<u64>,
 
+    /// Print the times of this many of the slowest tests.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub slowest: usize,
+
     /// Long runs of the tests that have them.
     #[arg(long)]
     pub soak: bool,

@@ -24,6 +24,7 @@ mod test;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use clap::Parser as _;
 use libtest_mimic::{Completion, Failed, Trial};
@@ -71,6 +72,7 @@ fn run(arguments: &Invocation, tests: &[Test]) -> ExitCode {
         seed,
         soak: arguments.soak,
         pool: None,
+        times: Vec::new(),
         skips: BTreeMap::new(),
     }));
     let mut trials = Vec::new();
@@ -101,7 +103,11 @@ fn run(arguments: &Invocation, tests: &[Test]) -> ExitCode {
     libtest.test_threads = Some(1);
     let conclusion = libtest_mimic::run(&libtest, trials);
     let runner = Arc::into_inner(runner).map(Mutex::into_inner);
-    if let Some(runner) = runner {
+    if let Some(mut runner) = runner {
+        runner.times.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
+        for (time, name) in runner.times.iter().take(arguments.slowest) {
+            println!("{:8.1} s {name}", time.as_secs_f64());
+        }
         for (reason, names) in &runner.skips {
             println!("skipped, {reason}: {}", names.join(", "));
         }
@@ -123,6 +129,8 @@ struct Runner {
     seed: u64,
     soak: bool,
     pool: Option<Pool>,
+    /// How long each test took.
+    times: Vec<(Duration, String)>,
     /// Names of skipped tests by reason.
     skips: BTreeMap<String, Vec<String>>,
 }
@@ -135,6 +143,7 @@ impl Runner {
             soak: self.soak,
             timeout: test.timeout(),
         };
+        let since = Instant::now();
         let ending = if test.is_isolated() {
             Pool::start(place)?.run(&request)
         } else {
@@ -148,6 +157,7 @@ impl Runner {
             }
             ending
         };
+        self.times.push((since.elapsed(), format!("{place}::{}", test.name())));
         match ending {
             Ending::Passed => Ok(Completion::Completed),
             Ending::Skipped(reason) => {

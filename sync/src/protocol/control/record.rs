@@ -80,14 +80,19 @@ impl Record {
         FIXED_WORDS + world.div_ceil(64)
     }
 
-    /// The record as `rank` tells it: where `rank` is itself the culprit of a mismatch, the
-    /// reporter becomes the other side and `mine` and `theirs` change places.
+    /// The record as `rank` tells it, which issued `call` in the record's epoch if it came so far.
+    ///
+    /// A mismatch has two sides, and a rank belongs to the one whose call it issued, even if it was
+    /// not the one that was compared. On the culprit's side the reporter becomes the other and
+    /// `mine` and `theirs` change places; a rank that has not come yet tells it as the reporter.
     #[must_use]
-    pub fn seen_by(mut self, rank: usize) -> Record {
+    pub fn seen_by(mut self, rank: usize, call: Option<Header>) -> Record {
         if let Reason::CallMismatch(Difference { mine, theirs }) = self.reason
-            && self.culprit == Some(rank)
+            && (self.culprit == Some(rank) || self.reporter != rank && call == Some(theirs))
         {
-            self.culprit = Some(self.reporter);
+            let reporter = self.reporter;
+            self.reporter = self.culprit.unwrap_or(rank);
+            self.culprit = Some(reporter);
             self.reason = Reason::CallMismatch(Difference { mine: theirs, theirs: mine });
         }
         self

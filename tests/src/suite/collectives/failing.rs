@@ -123,11 +123,14 @@ fn a_cancelled_operation_ends_on_every_rank(context: &Context) -> Verdict {
 fn a_rank_that_left_is_said_to_have_left(context: &Context) -> Verdict {
     let group = context.group()?;
     reduce_ones(context, &group)?;
+    // An abort by one that is ahead would end this operation too.
+    context.meet()?;
     let last = context.size() - 1;
     if context.rank() == last {
         group.leave();
         check_err!(try_reduce(context, &group)?, AllReduceError::Failed(Failure::Left));
     } else {
+        check!(eventually(|| group.status().gone(last).is_some()), "not told that it has left");
         let since = Instant::now();
         let error = check_err!(
             try_reduce(context, &group)?,

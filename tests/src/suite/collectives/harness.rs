@@ -106,24 +106,43 @@ impl<'c> Bench<'c> {
 
     /// Runs a case on fresh random data by every algorithm that can take it.
     pub(super) fn check_all(&self, case: Case) -> Verdict {
+        self.check_placed(case, &[case.placement])
+    }
+
+    /// Runs a case on fresh random data by every algorithm that can take it, in several placements.
+    /// All must come to the one result.
+    pub(super) fn check_placed(&self, case: Case, placements: &[Placement]) -> Verdict {
+        let inputs = self.inputs(&case);
+        let expected = reduce(case.dtype, case.op, &inputs);
         for algorithm in self.algorithms(case.bytes())? {
-            self.check(Case { algorithm, ..case })?;
+            for &placement in placements {
+                self.run(Case { algorithm, placement, ..case }, &inputs, &expected)?;
+            }
         }
         Ok(())
     }
 
     /// Runs a case on fresh random data.
     pub(super) fn check(&self, case: Case) -> Verdict {
-        let number = self.cases.get();
-        self.cases.set(number + 1);
-        let inputs: Vec<Vec<u8>> = (0..self.context.size())
-            .map(|rank| random(case.dtype, case.count, self.context.seed(), number, rank as u64))
-            .collect();
-        self.check_inputs(case, &inputs)
+        self.check_inputs(case, &self.inputs(&case))
     }
 
-    /// Runs a case on given data, and looks at every byte that it may and may not have touched.
+    /// Runs a case on given data, by rank.
     pub(super) fn check_inputs(&self, case: Case, inputs: &[Vec<u8>]) -> Verdict {
+        self.run(case, inputs, &reduce(case.dtype, case.op, inputs))
+    }
+
+    /// What each rank puts into the next case.
+    fn inputs(&self, case: &Case) -> Vec<Vec<u8>> {
+        let number = self.cases.get();
+        self.cases.set(number + 1);
+        let seed = self.context.seed();
+        let ranks = 0..self.context.size() as u64;
+        ranks.map(|rank| random(case.dtype, case.count, seed, number, rank)).collect()
+    }
+
+    /// Runs a case and looks at every byte that it may and may not have touched.
+    fn run(&self, case: Case, inputs: &[Vec<u8>], expected: &[u8]) -> Verdict {
         self.context.step(format_args!("{case:?}"));
         let mine = &inputs[self.context.rank()];
         let (input, output) = self.views(&case)?;
@@ -132,8 +151,7 @@ impl<'c> Bench<'c> {
         write(&input, mine)?;
         let operation = self.group.all_reduce(&input).into(&output);
         run(operation.op(case.op).algorithm(case.algorithm), &self.stream)?;
-        let expected = reduce(case.dtype, case.op, inputs);
-        self.compare(&case, &output, &expected)?;
+        self.compare(&case, &output, expected)?;
         if !case.placement.is_in_place() {
             check!(read(&input)? == *mine, "{case:?}: the input has changed");
             self.check_guards(&case, "input", &input)?;
@@ -200,6 +218,13 @@ impl<'c> Bench<'c> {
         check_eq!(found.len(), expected.len());
         Ok(())
     }
+}
+
+/// A count for a large case: less where many ranks share the cores, since every rank reduces every
+/// rank's input once more, slowly.
+pub(super) fn affordable(context: &Context, count: u64) -> u64 {
+    let ranks = context.size() as u64;
+    count / (ranks * ranks / 64).max(1)
 }
 
 /// Issues an all-reduce and waits until it has happened: the same on streams that run inline and on

@@ -130,6 +130,8 @@ fn dies_waiting(context: &Context, victim: usize) -> Verdict {
         let late = usize::from(victim == 0);
         let x = Tensor::<u32>::zeros(context.device(), &[1000])?;
         let stream = stream_of(&group)?;
+        // One in which every rank needs the victim once more after its first word.
+        let operation = group.all_reduce(&x).algorithm(Algorithm::TwoShot);
         context.meet()?;
         if context.rank() == victim {
             context.dying();
@@ -139,7 +141,7 @@ fn dies_waiting(context: &Context, victim: usize) -> Verdict {
                     eventually(|| is_asleep(me));
                     tombstone.die();
                 });
-                let found = run(group.all_reduce(&x), &stream);
+                let found = run(operation, &stream);
                 Err::<(), _>(TestError::failed(format!("survived SIGKILL: {found:?}")))
             })?;
         }
@@ -148,7 +150,7 @@ fn dies_waiting(context: &Context, victim: usize) -> Verdict {
             let died = eventually(|| tombstone.since().is_ok());
             check!(died, "the victim does not die");
         }
-        let found = run(group.all_reduce(&x), &stream);
+        let found = run(operation, &stream);
         check_lost(context, &group, found, &tombstone, victim)?;
     }
     // The links to the victim, and what the first group made, are gone too.

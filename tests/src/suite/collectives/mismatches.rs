@@ -81,6 +81,13 @@ impl<'c> Scene<'c> {
         Ok(run(operation.algorithm(call.algorithm), &stream_of(&self.group)?))
     }
 
+    /// Issues a call and waits until it has ended on every rank: a failure of the next one ends what
+    /// is still under way.
+    fn issue_by_all(&self, which: usize, call: Call) -> Verdict {
+        self.issue(which, call)??;
+        self.context.meet()
+    }
+
     /// The last rank issues one call and all others another: every rank fails of the mismatch, the
     /// group stays failed, and a fresh group does not care.
     fn check_told(&self, odd: Call, others: Call) -> Verdict {
@@ -93,14 +100,18 @@ impl<'c> Scene<'c> {
         let error = check_err!(found, AllReduceError::Failed(Failure::CallMismatch { .. }));
         check_eq!(error.kind(), Kind::Disagreement);
         let AllReduceError::Failed(failure) = &error else { return Ok(()) };
-        let Failure::CallMismatch { rank, mine, theirs, .. } = failure else { return Ok(()) };
+        let Failure::CallMismatch { rank, reporter, mine, theirs, .. } = failure else {
+            return Ok(());
+        };
         check!(mine != theirs, "{failure}: the same call on both sides");
-        let odd = self.context.size() - 1;
-        if self.is_odd() {
-            check!(rank.index() != odd, "{failure}: this rank is named to itself");
-        } else {
-            check_eq!(rank.index(), odd, "{failure}");
-        }
+        let (odd, me) = (self.context.size() - 1, self.context.rank());
+        // The odd rank on one side, any of the others on the other. Which side a rank is told as
+        // may not be its own where it had not come yet, but it is never told of itself.
+        check!(
+            rank != reporter && (rank.index() == odd || reporter.index() == odd),
+            "{failure}: rank {odd} issued the other call"
+        );
+        check!(rank.index() != me, "{failure}: this rank is told of itself");
         // Sticky, and the same at every look.
         let again = check_err!(self.issue(1, CALL)?, AllReduceError::Failed(_));
         check_eq!(again.to_string(), failure.to_string());
@@ -163,7 +174,7 @@ fn another_order(context: &Context) -> Verdict {
     if scene.is_odd() {
         calls.reverse();
     }
-    scene.issue(0, CALL)??;
+    scene.issue_by_all(0, CALL)?;
     let found = scene.issue(0, calls[0])?;
     check_err!(scene.issue(0, calls[1])?, AllReduceError::Failed(_));
     scene.check_failed(found)
@@ -172,7 +183,7 @@ fn another_order(context: &Context) -> Verdict {
 /// One rank issues a call twice that the others issue once, and goes on as they do.
 fn one_call_more(context: &Context) -> Verdict {
     let scene = Scene::new(context)?;
-    scene.issue(0, CALL)??;
+    scene.issue_by_all(0, CALL)?;
     let next = Call { op: ReduceOp::Max, ..CALL };
     let found = scene.issue(0, if scene.is_odd() { CALL } else { next })?;
     scene.check_failed(found)
@@ -187,7 +198,7 @@ fn another_symmetric_memory(context: &Context) -> Verdict {
     let scene = Scene::new(context)?;
     scene.rendezvous(0)?;
     scene.rendezvous(1)?;
-    scene.issue(1, two_shot(0))??;
+    scene.issue_by_all(1, two_shot(0))?;
     let found = scene.issue(usize::from(scene.is_odd()), two_shot(0))?;
     scene.check_failed(found)
 }
@@ -195,7 +206,7 @@ fn another_symmetric_memory(context: &Context) -> Verdict {
 fn another_offset_in_symmetric_memory(context: &Context) -> Verdict {
     let scene = Scene::new(context)?;
     scene.rendezvous(0)?;
-    scene.issue(0, two_shot(128))??;
+    scene.issue_by_all(0, two_shot(128))?;
     let found = scene.issue(0, two_shot(if scene.is_odd() { 4 } else { 0 }))?;
     scene.check_failed(found)
 }

@@ -2,7 +2,7 @@
 
 use symmem_hal::types::{DType, ReduceOp};
 
-use super::harness::{Bench, Case, Placement};
+use super::harness::{Bench, Case, Placement, affordable};
 use crate::runner::{Context, Test, Verdict};
 use crate::test;
 
@@ -27,10 +27,11 @@ fn every_element_offset(context: &Context) -> Verdict {
 
 fn offsets_in_large_views(context: &Context) -> Verdict {
     let bench = Bench::new(context, context.group()?, 140_000)?;
-    for (n, offsets) in [(1, 0), (0, 1), (3, 3), (1, 2), (7, 5), (16, 31)].into_iter().enumerate() {
+    for (n, offsets) in [(1, 0), (3, 3), (7, 5), (16, 31)].into_iter().enumerate() {
         for (dtype, count) in [(DType::F8E5M2, 130_003), (DType::F16, 65_003), (DType::F32, 33_333)]
         {
             let placement = Placement::ALL[n % 4];
+            let count = affordable(context, count);
             let case = Case { placement, ..Case::new(dtype, ReduceOp::Sum, count) };
             bench.check_all(Case { offsets, ..case })?;
         }
