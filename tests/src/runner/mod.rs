@@ -91,8 +91,8 @@ fn run(arguments: &Invocation, tests: &[Test]) -> ExitCode {
     }
     // What runs nowhere is accounted for, unless its kind of rank was not asked for.
     for test in tests.iter().filter(|t| places.iter().all(|p| t.fits(p).is_err())) {
-        let unfit = places.iter().filter_map(|p| test.fits(p).err());
-        let Some(reason) = unfit.filter(|u| !matches!(u, Unfit::Mode(_))).last() else { continue };
+        let mut unfit = places.iter().filter_map(|p| test.fits(p).err());
+        let Some(reason) = unfit.rfind(|u| !matches!(u, Unfit::Mode(_))) else { continue };
         let (runner, name) = (runner.clone(), test.name());
         trials.push(Trial::ignorable_test(name.clone(), move || {
             Ok(runner.lock().skipped(&name, &reason.to_string()))
