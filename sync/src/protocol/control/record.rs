@@ -216,9 +216,9 @@ mod tests {
     #[test]
     fn the_culprit_tells_it_from_its_side() {
         let record = mismatch(4);
-        assert_eq!(record.clone().seen_by(1), record);
+        assert_eq!(record.clone().seen_by(1, None), record);
         let Reason::CallMismatch(Difference { mine, theirs }) = record.reason else { return };
-        let other = record.seen_by(3);
+        let other = record.seen_by(3, None);
         assert_eq!(other.culprit, Some(0));
         assert_eq!(other.reason, Reason::CallMismatch(Difference { mine: theirs, theirs: mine }));
     }
