@@ -67,7 +67,7 @@ fn everything() -> Result<(), Failed> {
         "lints",
         &mut cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]),
     )?;
-    let mut docs = cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
+    let mut docs = cargo(&["doc", "--workspace", "--no-deps", "--lib", "--quiet"]);
     tier("documentation", docs.env("RUSTDOCFLAGS", "--deny warnings"))?;
     tier(
         "unit tests",
