@@ -37,8 +37,11 @@ unsafe fn all_reduce(context: &LaunchContext<'_>, args: *const u8) {
     let work = Work::new(context, &plan);
     if let (Some(memory), Some(work)) = (memory, work) {
         // How it ended early is in the control page.
-        let _ = work.run(context, &memory);
+        if work.run(context, &memory).is_err() {
+            context.stop();
+        }
     } else {
+        context.stop();
         // Every address was checked or mapped by the layers above, so this is a bug of theirs; the
         // peers' deadline ends the operation.
         tracing::error!(?plan, "an all-reduce was launched with addresses that mean nothing");
