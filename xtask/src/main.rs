@@ -1,2 +1,65 @@
-//! Project tasks.
-fn main() {}
+//! Tasks of the workspace. Each spawns cargo and prints what it runs.
+
+mod command;
+mod sanitize;
+mod summary;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use command::Cargo;
+use summary::Summary;
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "Tasks of the symmem workspace")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Format, lints, unit and documentation tests, and the conformance suite, in tiers with their
+    /// times. With arguments: the conformance suite there alone.
+    Test(test::Arguments),
+    /// The protocols' loom models: every interleaving, within stated bounds.
+    Loom {
+        /// Models whose names contain this.
+        #[arg(default_value = "loom")]
+        filter: String,
+    },
+    /// Unit tests and the suite on thread ranks, under AddressSanitizer and ThreadSanitizer.
+    Sanitize {
+        /// Which; both if none is named.
+        #[arg(value_enum)]
+        sanitizer: Option<sanitize::Sanitizer>,
+    },
+}
+
+fn main() -> ExitCode {
+    let mut summary = Summary::default();
+    match Arguments::parse().task {
+        Task::Test(arguments) => test::run(&arguments, &mut summary),
+        Task::Loom { filter } => loom(&filter, &mut summary),
+        Task::Sanitize { sanitizer: Some(one) } => sanitize::run(one, &mut summary),
+        Task::Sanitize { sanitizer: None } => {
+            sanitize::run(sanitize::Sanitizer::Address, &mut summary);
+            sanitize::run(sanitize::Sanitizer::Thread, &mut summary);
+        }
+    }
+    summary.print();
+    summary.exit_code()
+}
+
+fn loom(filter: &str, summary: &mut Summary) {
+    // Models are far too slow unoptimised. A folder of their own: another cfg is another build of
+    // everything.
+    let models = Cargo::new("test")
+        .args(["--release", "--package", "symmem-sync", "--lib", filter])
+        .args(["--", "--nocapture", "--test-threads", "2"])
+        .env("RUSTFLAGS", "--cfg symmem_loom")
+        .target("loom");
+    summary.tier("loom models", &[models]);
+}

@@ -98,7 +98,7 @@ fn two_threads_queue_up_on_a_lane(context: &Context) -> Verdict {
 
 fn two_groups_in_opposite_orders_from_two_threads(context: &Context) -> Verdict {
     let (a, b) = (context.group()?, context.group()?);
-    let (first, second) = if context.rank() % 2 == 0 { (&a, &b) } else { (&b, &a) };
+    let (first, second) = if context.rank().is_multiple_of(2) { (&a, &b) } else { (&b, &a) };
     both(|| many(context, first, 30, 500), || many(context, second, 30, 500))
 }
 
@@ -115,7 +115,7 @@ fn two_groups_in_opposite_orders_on_two_streams(context: &Context) -> Verdict {
     for tensor in &tensors {
         tensor.write(&[1u32; 700])?;
     }
-    let order = if context.rank() % 2 == 0 { [0, 1] } else { [1, 0] };
+    let order = if context.rank().is_multiple_of(2) { [0, 1] } else { [1, 0] };
     for _ in 0..10 {
         for i in order {
             groups[i].all_reduce(&tensors[i]).op(ReduceOp::Max).on(&streams[i])?;
