@@ -48,9 +48,11 @@
 //! }
 //! ```
 
+#[cfg(feature = "collectives")]
 pub mod model;
 pub mod runner;
 pub mod suite;
+#[cfg(feature = "mem")]
 mod support;
 
 /// Runs the whole suite as the program's arguments say.

@@ -1,55 +1,65 @@
-//! Project tasks. Each prints the commands it runs.
+//! Tasks of the workspace. Each spawns cargo and prints what it runs.
 
-mod run;
+mod command;
 mod sanitize;
+mod summary;
 mod test;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use run::{Failed, step};
+use command::Cargo;
+use summary::Summary;
 
-#[derive(Parser)]
-#[command(name = "cargo xtask", about = "Project tasks of symmem")]
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "Tasks of the symmem workspace")]
 struct Arguments {
     #[command(subcommand)]
     task: Task,
 }
 
-#[derive(Subcommand)]
+#[derive(Debug, Subcommand)]
 enum Task {
-    /// Everything that a change must pass, in tiers; with arguments, the conformance suite alone.
+    /// Format, lints, unit and documentation tests, and the conformance suite, in tiers with their
+    /// times. With arguments: the conformance suite there alone.
     Test(test::Arguments),
-    /// The unit tests and the conformance suite of thread ranks under a sanitizer.
-    Sanitize(sanitize::Arguments),
-    /// The exhaustive models of the protocols.
+    /// The protocols' loom models: every interleaving, within stated bounds.
     Loom {
-        /// Only models whose name has this in it.
-        filter: Option<String>,
+        /// Models whose names contain this.
+        #[arg(default_value = "loom")]
+        filter: String,
+    },
+    /// Unit tests and the suite on thread ranks, under AddressSanitizer and ThreadSanitizer.
+    Sanitize {
+        /// Which; both if none is named.
+        #[arg(value_enum)]
+        sanitizer: Option<sanitize::Sanitizer>,
     },
 }
 
 fn main() -> ExitCode {
-    let done = match Arguments::parse().task {
-        Task::Test(arguments) => test::run(arguments),
-        Task::Sanitize(arguments) => sanitize::run(&arguments),
-        Task::Loom { filter } => loom(filter),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("xtask: {error}");
-            ExitCode::FAILURE
+    let mut summary = Summary::default();
+    match Arguments::parse().task {
+        Task::Test(arguments) => test::run(&arguments, &mut summary),
+        Task::Loom { filter } => loom(&filter, &mut summary),
+        Task::Sanitize { sanitizer: Some(one) } => sanitize::run(one, &mut summary),
+        Task::Sanitize { sanitizer: None } => {
+            sanitize::run(sanitize::Sanitizer::Address, &mut summary);
+            sanitize::run(sanitize::Sanitizer::Thread, &mut summary);
         }
     }
+    summary.print();
+    summary.exit_code()
 }
 
-fn loom(filter: Option<String>) -> Result<(), Failed> {
-    let mut command = run::cargo(&["test", "--release", "-p", "symmem-sync", "--lib"]);
-    command.arg("--").arg(filter.unwrap_or_else(|| "loom".to_owned()));
-    command.args(["--nocapture", "--test-threads", "2"]);
-    // A cfg of its own, so a target folder of its own.
-    command.env("RUSTFLAGS", "--cfg symmem_loom").env("CARGO_TARGET_DIR", "target/loom");
-    step("loom", &mut command).map(drop)
+fn loom(filter: &str, summary: &mut Summary) {
+    // Models are far too slow unoptimised. A folder of their own: another cfg is another build of
+    // everything.
+    let models = Cargo::new("test")
+        .args(["--release", "--package", "symmem-sync", "--lib", filter])
+        .args(["--", "--nocapture", "--test-threads", "2"])
+        .env("RUSTFLAGS", "--cfg symmem_loom")
+        .target("loom");
+    summary.tier("loom models", &[models]);
 }

@@ -1,99 +1,116 @@
 //! `cargo xtask test`.
 
-use std::time::Duration;
+use crate::command::Cargo;
+use crate::summary::Summary;
 
-use crate::run::{Counts, Failed, cargo, step};
-
-#[derive(clap::Args)]
+/// Where to run the conformance suite; everything, everywhere, if nothing is said.
+#[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Numbers of ranks, each of which makes a run.
-    #[arg(long, value_name = "R[,R..]")]
-    ranks: Option<String>,
+    /// How many ranks: one number, or several, each of which makes a run.
+    #[arg(long, value_name = "R[,R..]", value_delimiter = ',')]
+    ranks: Vec<usize>,
+
     /// Ranks are threads, not processes.
     #[arg(long)]
     threads: bool,
-    /// host or stub; without it GPUs where there are any, else the host.
+
+    /// The tests that make their own ranks.
+    #[arg(long)]
+    local: bool,
+
+    /// The backend: host or stub. Without it the host: this build has no GPU backend.
     #[arg(long)]
     backend: Option<String>,
-    /// Only tests whose name has this in it.
+
+    /// What random data is made from.
+    #[arg(long)]
+    seed: Option<String>,
+
+    /// Long runs of the tests that have them.
+    #[arg(long)]
+    soak: bool,
+
+    /// Tests whose names contain this.
     filter: Option<String>,
-    /// Further arguments of the suite.
-    #[arg(last = true)]
-    more: Vec<String>,
 }
 
-/// The conformance runs of a full test: where, with what arguments.
-const MATRIX: &[&[&str]] = &[
-    &["--local"],
-    &["--local", "--backend", "stub"],
-    &["--ranks", "1,2,3,8"],
-    &["--ranks", "2,8,40", "--threads"],
-    &["--ranks", "2,3", "--threads", "--backend", "stub"],
+impl Arguments {
+    fn is_everything(&self) -> bool {
+        let Arguments { ranks, threads, local, backend, seed: _, soak: _, filter } = self;
+        ranks.is_empty() && !threads && !local && backend.is_none() && filter.is_none()
+    }
+
+    /// What is passed on to every run of the suite.
+    fn common(&self) -> Vec<String> {
+        let mut arguments = Vec::new();
+        if let Some(seed) = &self.seed {
+            arguments.extend(["--seed".to_owned(), seed.clone()]);
+        }
+        if self.soak {
+            arguments.push("--soak".to_owned());
+        }
+        arguments
+    }
+
+    fn suite(&self) -> Vec<String> {
+        let mut arguments = self.common();
+        if !self.ranks.is_empty() {
+            let ranks: Vec<_> = self.ranks.iter().map(usize::to_string).collect();
+            arguments.extend(["--ranks".to_owned(), ranks.join(",")]);
+        }
+        for (flag, given) in [("--threads", self.threads), ("--local", self.local)] {
+            arguments.extend(given.then(|| flag.to_owned()));
+        }
+        if let Some(backend) = &self.backend {
+            arguments.extend(["--backend".to_owned(), backend.clone()]);
+        }
+        arguments.extend(self.filter.clone());
+        arguments
+    }
+}
+
+/// Runs of the conformance suite, by name: with these, every test runs somewhere.
+const MATRIX: &[(&str, &[&[&str]])] = &[
+    ("suite without ranks", &[&["--local"], &["--local", "--backend", "stub"]]),
+    ("suite, 1, 2, 3, 8 processes", &[&["--ranks", "1,2,3,8"]]),
+    ("suite, 2, 8, 40 threads", &[&["--ranks", "2,8,40", "--threads"]]),
+    (
+        "suite on the stub",
+        &[
+            &["--ranks", "2", "--backend", "stub"],
+            &["--ranks", "2,3", "--threads", "--backend", "stub"],
+        ],
+    ),
 ];
 
-pub fn run(arguments: Arguments) -> Result<(), Failed> {
-    let Arguments { ranks, threads, backend, filter, more } = arguments;
-    if ranks.is_none() && !threads && backend.is_none() && filter.is_none() && more.is_empty() {
-        return everything();
+pub fn run(arguments: &Arguments, summary: &mut Summary) {
+    if !arguments.is_everything() {
+        let backend = arguments.backend.as_deref().unwrap_or("host");
+        println!("on {backend}");
+        summary.tier("suite", &[Cargo::suite(arguments.suite())]);
+        return;
     }
-    let backend = backend.unwrap_or_else(|| {
-        println!("backend: host (there is no other that runs ranks as processes in this release)");
-        "host".to_owned()
-    });
-    let mut suite = conformance();
-    suite.args(["--backend", &backend]).args(["--ranks", ranks.as_deref().unwrap_or("2")]);
-    if threads {
-        suite.arg("--threads");
+    summary.tier("format", &[Cargo::new("fmt").args(["--all", "--check"])]);
+    let clippy = Cargo::new("clippy").args(["--quiet", "--workspace", "--all-targets"]);
+    summary.tier("lints", &[clippy.args(["--", "--deny", "warnings"])]);
+    let docs = Cargo::new("doc").args(["--quiet", "--workspace", "--no-deps", "--lib"]);
+    summary.tier("documentation", &[docs.env("RUSTDOCFLAGS", "--deny warnings")]);
+    let test = || Cargo::new("test").args(["--quiet"]);
+    summary.tier(
+        "unit and documentation tests",
+        &[
+            test().args(["--workspace", "--exclude", "symmem-tests"]),
+            test().args(["--package", "symmem-tests", "--lib", "--test", "runner"]),
+            test().args(["--package", "symmem-tests", "--doc"]),
+        ],
+    );
+    for (name, runs) in MATRIX {
+        let command = |run: &&[&str]| {
+            let place = run.iter().map(|argument| (*argument).to_owned());
+            Cargo::suite(["--quiet".to_owned()].into_iter().chain(place).chain(arguments.common()))
+                .options(["--quiet"])
+        };
+        let commands: Vec<_> = runs.iter().map(command).collect();
+        summary.tier(name, &commands);
     }
-    suite.args(more).args(filter);
-    step("conformance", &mut suite).map(drop)
-}
-
-fn conformance() -> std::process::Command {
-    cargo(&["test", "-p", "symmem-tests", "--test", "conformance", "--"])
-}
-
-fn everything() -> Result<(), Failed> {
-    let mut total = Counts::default();
-    let mut times: Vec<(String, Duration)> = Vec::new();
-    let mut tier = |name: &str, command: &mut std::process::Command| -> Result<(), Failed> {
-        let (counts, took) = step(name, command)?;
-        total += counts;
-        times.push((name.to_owned(), took));
-        Ok(())
-    };
-    tier("format", &mut cargo(&["fmt", "--all", "--check"]))?;
-    tier(
-        "lints",
-        &mut cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]),
-    )?;
-    let mut docs = cargo(&["doc", "--workspace", "--no-deps", "--lib", "--quiet"]);
-    tier("documentation", docs.env("RUSTDOCFLAGS", "--deny warnings"))?;
-    tier(
-        "unit tests",
-        &mut cargo(&[
-            "test",
-            "--workspace",
-            "--exclude",
-            "symmem-tests",
-            "--lib",
-            "--bins",
-            "--tests",
-        ]),
-    )?;
-    tier("documentation tests", &mut cargo(&["test", "--workspace", "--doc"]))?;
-    tier("the suite's own tests", &mut cargo(&["test", "-p", "symmem-tests", "--lib"]))?;
-    for place in MATRIX {
-        let mut suite = conformance();
-        suite.args(*place);
-        tier(&format!("conformance {}", place.join(" ")), &mut suite)?;
-    }
-    println!("\n== tiers");
-    for (name, took) in &times {
-        println!("{:8.1} s  {name}", took.as_secs_f64());
-    }
-    let all: Duration = times.iter().map(|(_, took)| *took).sum();
-    println!("{:8.1} s  in all\n", all.as_secs_f64());
-    println!("{} passed, {} failed, {} skipped", total.passed, total.failed, total.skipped);
-    Ok(())
 }

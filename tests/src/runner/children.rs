@@ -49,29 +49,31 @@ impl Children {
 
     /// The process that holds a rank, by index in [`poll`](Self::poll).
     pub(super) fn holder(&self, rank: usize) -> usize {
-        match self {
-            Children::One(_) => 0,
-            #[cfg(feature = "mem")]
-            Children::Job(_) => rank,
-        }
+        if matches!(self, Children::One(_)) { 0 } else { rank }
     }
 
-    /// The id of the process that holds a rank.
-    pub(super) fn process_of(&mut self, rank: usize) -> Option<u32> {
+    /// The ids of the processes, in the order of [`poll`](Self::poll).
+    pub(super) fn ids(&mut self) -> Vec<u32> {
         match self {
-            Children::One(child) => Some(child.id()),
+            Children::One(child) => vec![child.id()],
             #[cfg(feature = "mem")]
-            Children::Job(job) => job.child(rank).map(|child| child.id()),
+            Children::Job(job) => {
+                (0..job.ranks()).filter_map(|rank| Some(job.child(rank)?.id())).collect()
+            }
         }
     }
 }
 
 impl Drop for Children {
     fn drop(&mut self) {
-        if let Children::One(child) = self {
-            // Fails for one that has ended, which is as well.
-            let _ = child.kill();
-            let _ = child.wait();
+        match self {
+            Children::One(child) => {
+                // Fails for one that has ended, which is as well.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            #[cfg(feature = "mem")]
+            Children::Job(_) => {}
         }
     }
 }

@@ -40,7 +40,6 @@ pub use context::PATIENT;
 pub use context::options;
 pub use error::{TestError, Verdict};
 pub use place::{Mode, NoPlace, Place, backend_of};
-pub(crate) use post_mortem::is_asleep;
 pub use test::{Test, Unfit};
 
 /// Runs the tests that the program's arguments ask for, or serves as a rank if a runner started
@@ -80,6 +79,9 @@ fn run(arguments: &Invocation, tests: &[Test]) -> ExitCode {
         // Tests that share ranks first: a test that wants its own does not end the shared ones.
         let (isolated, shared): (Vec<&Test>, Vec<&Test>) =
             tests.iter().filter(|t| t.fits(place).is_ok()).partition(|t| t.is_isolated());
+        if shared.is_empty() && isolated.is_empty() {
+            continue;
+        }
         for test in shared.into_iter().chain(isolated) {
             let (runner, place, test) = (runner.clone(), *place, *test);
             let name = format!("{place}::{}", test.name());

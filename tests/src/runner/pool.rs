@@ -95,10 +95,9 @@ impl Pool {
         self.whole = false;
         let Request { name, seed, soak, timeout } = request.clone();
         let command = Command::Run { test: name, seed, soak };
-        for (rank, link) in self.links.iter().enumerate() {
-            if let Err(e) = link.send(&command) {
-                return Ending::Failed(format!("rank {rank} cannot be told to run a test: {e}\n"));
-            }
+        for link in &self.links {
+            // One that is gone, by another's doing perhaps, is found by its end.
+            let _ = link.send(&command);
         }
         let all = self.watch(timeout, |progress| progress.outcome.is_some());
         let differences = differences(&all);
@@ -213,6 +212,7 @@ impl Pool {
     fn report(&mut self, all: &[Progress]) -> String {
         let mut text = String::new();
         let mut hung = Vec::new();
+        let ids = self.children.ids();
         for (rank, progress) in all.iter().enumerate() {
             let step = match progress.step.as_str() {
                 "" => String::new(),
@@ -227,7 +227,7 @@ impl Pool {
                     writeln!(text, "  rank {rank}: skipped, though others did not: {reason}")
                 }
                 None => {
-                    hung.extend(self.children.process_of(rank));
+                    hung.extend(ids.get(self.children.holder(rank)));
                     writeln!(text, "  rank {rank}{step}: did not end")
                 }
             };

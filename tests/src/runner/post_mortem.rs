@@ -4,8 +4,6 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use rustix::process::Pid;
-
 /// One line a thread: its name, its state, what it sleeps on and in which system call, as far as
 /// the system tells.
 pub(super) fn threads(process: u32) -> String {
@@ -28,13 +26,6 @@ pub(super) fn threads(process: u32) -> String {
         );
     }
     text
-}
-
-/// Whether a thread of this process sleeps. See `proc(5)`: `S` is the state of one that does.
-pub(crate) fn is_asleep(thread: Pid) -> bool {
-    let stat = read(Path::new(&format!("/proc/self/task/{}/stat", thread.as_raw_nonzero())));
-    // The name, in parentheses, may hold anything.
-    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('S'))
 }
 
 fn read(path: &Path) -> String {

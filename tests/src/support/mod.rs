@@ -1,7 +1,7 @@
 //! What several tests need.
 
-#[cfg(feature = "mem")]
 pub(crate) mod observe;
+#[cfg(feature = "collectives")]
 pub(crate) mod random;
 
 use std::time::{Duration, Instant};

@@ -3,6 +3,8 @@
 use std::fs;
 use std::io;
 
+use rustix::process::Pid;
+
 use super::eventually;
 use crate::runner::{Context, TestError};
 
@@ -56,4 +58,12 @@ impl Holdings {
             Err(TestError::failed(format!("held before: {self:?}; held after: {now:?}")))
         }
     }
+}
+
+/// Whether a thread of this process sleeps. See `proc(5)`: `S` is the state of one that does.
+pub(crate) fn is_asleep(thread: Pid) -> bool {
+    let stat = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
+    let stat = fs::read_to_string(stat).unwrap_or_default();
+    // The name, in parentheses, may hold anything.
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('S'))
 }

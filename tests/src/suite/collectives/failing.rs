@@ -10,9 +10,10 @@ use symmem_mem::launch::Threads;
 use symmem_mem::{Failure, Group, Options, Tensor};
 
 use super::harness::run;
-use crate::runner::{Context, Mode, PATIENT, Test, TestError, Verdict, is_asleep, options};
+use crate::runner::{Context, Mode, PATIENT, Test, TestError, Verdict, options};
 use crate::suite::sync::stream_of;
 use crate::support::eventually;
+use crate::support::observe::is_asleep;
 use crate::{check, check_eq, check_err, test};
 
 pub(super) const TESTS: &[Test] = &[

@@ -12,10 +12,10 @@ use symmem_mem::{Allocation, Failure, Group, Tensor, View, collect};
 
 use super::failing::reduce_ones;
 use super::harness::run;
-use crate::runner::{Context, Mode, Test, TestError, Verdict, is_asleep};
+use crate::runner::{Context, Mode, Test, TestError, Verdict};
 use crate::suite::sync::stream_of;
 use crate::support::eventually;
-use crate::support::observe::Holdings;
+use crate::support::observe::{Holdings, is_asleep};
 use crate::support::random::Random;
 use crate::{check, check_eq, check_err, test};
 

@@ -9,9 +9,9 @@ use symmem_mem::launch::StartError;
 use symmem_mem::{ExchangeError, Group, RendezvousError, SubgroupError};
 
 use super::bytes_view;
-use crate::runner::is_asleep;
 use crate::runner::{Context, Mode, PATIENT, Test, TestError, Verdict, options};
 use crate::support::eventually;
+use crate::support::observe::is_asleep;
 use crate::{check, check_eq, check_err, test};
 
 pub(super) const TESTS: &[Test] = &[
