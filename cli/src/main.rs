@@ -1,6 +1,6 @@
 //! `symmem`: what this machine offers, how fast it is, and ranks on one host.
 //!
-//! Does: [`info`] (what is supported here, and why not), [`bench`] (latency and bandwidth of the
+//! Does: [`info`] (what is supported here, and why not), [`mod@bench`] (latency and bandwidth of the
 //! operations, every result checked), [`run`] (starts a program as ranks of this host). Standard
 //! output carries results only; progress, warnings and logs go to standard error.
 //!

@@ -1,9 +1,10 @@
 //! `symmem bench` as its users see it: processes, exit codes, files.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -135,42 +136,45 @@ fn what_makes_no_sense_is_refused_before_ranks_start() {
     }
 }
 
-/// The ranks that a benchmark has started.
-fn ranks(bench: u32) -> Vec<u32> {
+/// The processes that a process has started, by the rank in their environment.
+fn ranks(launcher: u32) -> BTreeMap<String, u32> {
     let children = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children")).ok();
-    let threads = fs::read_dir(format!("/proc/{bench}/task")).unwrap().flatten();
+    let threads = fs::read_dir(format!("/proc/{launcher}/task")).unwrap().flatten();
     let children: Vec<String> = threads.filter_map(children).collect();
-    let numbers = children.iter().flat_map(|c| c.split_whitespace());
-    numbers.map(|number| number.parse().unwrap()).collect()
-}
-
-fn run(output: Output) -> (bool, String) {
-    (output.status.success(), text(&output.stderr))
+    let children = children.iter().flat_map(|list| list.split_whitespace());
+    let rank = |child: &str| {
+        let environment = text(&fs::read(format!("/proc/{child}/environ")).ok()?);
+        environment
+            .split('\0')
+            .find_map(|variable| variable.strip_prefix("RANK="))
+            .map(str::to_owned)
+    };
+    children.filter_map(|child| Some((rank(child)?, child.parse().unwrap()))).collect()
 }
 
 #[test]
 fn a_killed_rank_ends_the_benchmark_and_is_named() {
-    let bench = symmem(&["bench", "all-reduce", "--ranks", "3", "--iterations", "1000000000"])
+    let mut bench = symmem(&["bench", "all-reduce", "--ranks", "3", "--iterations", "1000000000"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let started = loop {
-        let ranks = ranks(bench.id());
-        if ranks.len() == 3 {
-            break ranks;
+        let started = ranks(bench.id());
+        if started.len() == 3 {
+            break started;
         }
-        assert!(Path::new(&format!("/proc/{}", bench.id())).exists());
+        assert_eq!(bench.try_wait().unwrap(), None);
         std::thread::yield_now();
     };
-    // Ranks are started in ascending order.
-    let victim = *started.iter().max().unwrap();
-    assert!(Command::new("kill").args(["-9", &victim.to_string()]).status().unwrap().success());
-    let (success, errors) = run(bench.wait_with_output().unwrap());
-    assert!(!success);
-    assert!(errors.contains("rank 2: its process ended (signal: 9 (SIGKILL))"), "{errors}");
-    for rank in started {
-        assert!(!Path::new(&format!("/proc/{rank}")).exists(), "rank {rank} is left behind");
+    let victim = started["1"].to_string();
+    assert!(Command::new("kill").args(["-9", &victim]).status().unwrap().success());
+    let output = bench.wait_with_output().unwrap();
+    let errors = text(&output.stderr);
+    assert!(!output.status.success());
+    assert!(errors.contains("rank 1: its process ended (signal: 9 (SIGKILL))"), "{errors}");
+    for (rank, process) in started {
+        assert!(!Path::new(&format!("/proc/{process}")).exists(), "rank {rank} is left behind");
     }
 }
 

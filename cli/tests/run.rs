@@ -57,9 +57,12 @@ fn arguments_and_unfinished_lines_arrive() {
 
 #[test]
 fn the_exit_code_is_the_first_failing_ranks() {
-    let script = "trap 'exit 4' TERM; if [ $RANK = 1 ]; then exit 3; fi; \
-                  while :; do sleep 0.01; done";
-    let output = run(2, &["--grace", "0"], script);
+    // Rank 0 goes on until the launcher has seen the end of rank 1, then fails of that.
+    let script = "if [ $RANK = 1 ]; then echo $$ > new; mv new process; exit 3; fi; \
+                  until [ -e process ]; do sleep 0.01; done; process=$(cat process); \
+                  while kill -0 $process 2> /dev/null; do sleep 0.01; done; exit 4";
+    let folder = tempfile::tempdir().unwrap();
+    let output = launcher(2, &[], script).current_dir(&folder).output().unwrap();
     let errors = lines(&output.stderr).join("\n");
     assert_eq!(output.status.code(), Some(3), "{errors}");
     for failure in ["rank 1 failed: exit code 3", "rank 0 failed: exit code 4"] {

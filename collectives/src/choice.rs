@@ -62,22 +62,29 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// Up to how many bytes an algorithm is the fastest; the last one has no bound.
+/// Up to how many bytes an algorithm is the fastest, on a backend and up to a number of ranks; the
+/// last algorithm has no bound.
 struct Row {
     backend: BackendKind,
+    ranks: usize,
     packet: u64,
     one_shot: u64,
 }
 
-/// Measured on two cores of an x86-64 server; see the crate's front page.
+/// Packets pay for themselves as long as they travel in the header's two lines: six of them. Beyond
+/// two ranks, one-shot reads as many inputs as there are ranks and loses earlier. Seen with `symmem
+/// bench all-reduce --algorithm` on two cores of an AMD EPYC (Zen 4), 2 to 8 processes, 2026-11.
 const TABLE: &[Row] = &[
-    Row { backend: BackendKind::Host, packet: 512, one_shot: 16 << 10 },
-    Row { backend: BackendKind::Stub, packet: 512, one_shot: 16 << 10 },
+    Row { backend: BackendKind::Host, ranks: 2, packet: 48, one_shot: 64 << 10 },
+    Row { backend: BackendKind::Host, ranks: usize::MAX, packet: 48, one_shot: 16 << 10 },
+    Row { backend: BackendKind::Stub, ranks: usize::MAX, packet: 48, one_shot: 16 << 10 },
 ];
 
 /// The algorithm of an all-reduce of `bytes` a rank.
 pub(crate) fn all_reduce(backend: BackendKind, layout: &Layout, bytes: Bytes) -> Algorithm {
-    let row = TABLE.iter().find(|row| row.backend == backend).unwrap_or(&TABLE[0]);
+    let mut fitting =
+        TABLE.iter().filter(|row| row.backend == backend && layout.world() <= row.ranks);
+    let row = fitting.next().unwrap_or(&TABLE[0]);
     if bytes.get() <= row.packet.min(layout.packet_capacity().get()) {
         Algorithm::Packet
     } else if bytes.get() <= row.one_shot {

@@ -1,6 +1,7 @@
 //! Kernels and how they are called.
 #![allow(unsafe_code, reason = "calls kernels, which take an untyped argument block")]
 
+use core::cell::Cell;
 use core::fmt;
 use std::time::Instant;
 
@@ -112,6 +113,7 @@ impl Module {
 pub struct LaunchContext<'a> {
     wait: &'a Wait,
     space: Space,
+    stopped: Cell<bool>,
 }
 
 /// Whose addresses a kernel is given.
@@ -125,7 +127,7 @@ pub(crate) enum Space {
 
 impl<'a> LaunchContext<'a> {
     pub(crate) fn new(space: Space, wait: &'a Wait) -> Self {
-        LaunchContext { wait, space }
+        LaunchContext { wait, space, stopped: Cell::new(false) }
     }
 
     /// The memory of `bytes` bytes at a device address; `None` for null, and on the stub for any
@@ -145,6 +147,16 @@ impl<'a> LaunchContext<'a> {
     #[must_use]
     pub fn wait(&self) -> &Wait {
         self.wait
+    }
+
+    /// The kernel ends early: what it was launched for has not happened. Why is where its layer
+    /// records it.
+    pub fn stop(&self) {
+        self.stopped.set(true);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.get()
     }
 
     /// When a wait that begins now must end.

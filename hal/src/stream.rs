@@ -77,8 +77,10 @@ impl<'a> Launch<'a> {
 /// Whether a launch has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launched {
-    /// It has.
+    /// It has, to its end.
     Finished,
+    /// It has, and ended early; see [`LaunchContext::stop`](crate::LaunchContext::stop).
+    Stopped,
     /// It will, in its stream's order.
     Queued,
 }

@@ -160,12 +160,9 @@ impl Lane<'_> {
         state.issued.store(count, Ordering::Relaxed);
         drop(turn);
         match launched {
-            Launched::Finished => {
-                if shared.control().is_aborted() {
-                    return Err(self.failure().into());
-                }
-                Ok(())
-            }
+            // Others may have failed since in a later operation: this one has not.
+            Launched::Finished => Ok(()),
+            Launched::Stopped => Err(self.failure().into()),
             Launched::Queued => {
                 shared.enqueued(issue.stream);
                 Ok(())

@@ -356,7 +356,13 @@ impl<'a> Signal<'a> {
         let launched = unsafe { stream.launch(Launch::new(function, &args, wait, keep)) }?;
         drop(turn);
         match launched {
-            Launched::Finished => shared.control().take_signal_fault().map_or(Ok(()), Err),
+            Launched::Finished => Ok(()),
+            Launched::Stopped => {
+                // Two calls that stop at once share one report: whoever comes second knows that
+                // the channel is broken, and no more.
+                let told = shared.control().take_signal_fault();
+                Err(told.unwrap_or(SignalError::Broken { channel: self.channel }))
+            }
             Launched::Queued => {
                 shared.enqueued(stream);
                 Ok(())

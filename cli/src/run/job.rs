@@ -1,11 +1,14 @@
 //! A running job: its ranks, its signals, its end.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, kill_process_group, set_child_subreaper, waitpgid,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
@@ -34,6 +37,8 @@ pub fn run(
 ) -> Result<u8, RunError> {
     let [program, args @ ..] = command else { return Ok(0) };
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    // What a rank leaves behind becomes this process's child, to be reaped in the end.
+    set_child_subreaper(Some(getpid())).map_err(io::Error::from)?;
     let started = Instant::now();
     let mut job = Processes::new(program, ranks).args(args).piped().process_groups().spawn()?;
     let output = Output::new(ranks);
@@ -64,9 +69,9 @@ pub fn run(
         eprintln!("symmem run: ended by the launcher: ranks {}", watch.stopped);
     }
     output.drain(DRAIN);
-    // What a rank started and left behind is in its process group.
     for rank in 0..ranks {
         signal_group(&mut job, rank, Signal::KILL);
+        reap_group(&mut job, rank);
     }
     Ok(watch.code)
 }
@@ -137,11 +142,22 @@ impl Watch {
     }
 }
 
+/// A rank's process group, which what it started is in, too.
+fn group(job: &mut Job, rank: usize) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(job.child(rank)?.id()).ok()?)
+}
+
 /// Sends a signal to a rank and what it started. A group that is gone needs none.
 fn signal_group(job: &mut Job, rank: usize, signal: Signal) {
-    let pid = job.child(rank).and_then(|child| Pid::from_raw(i32::try_from(child.id()).ok()?));
-    if let Some(pid) = pid {
-        let _ = kill_process_group(pid, signal);
+    if let Some(group) = group(job, rank) {
+        let _ = kill_process_group(group, signal);
+    }
+}
+
+/// Collects what is left of a killed group, until there is nothing.
+fn reap_group(job: &mut Job, rank: usize) {
+    if let Some(group) = group(job, rank) {
+        while waitpgid(group, WaitOptions::empty()).is_ok() {}
     }
 }
 

@@ -42,8 +42,8 @@ pub enum RunError {
     Spawn(#[from] SpawnError),
     #[error(transparent)]
     Job(#[from] JobError),
-    #[error("cannot watch for signals: {0}")]
-    Signals(#[from] io::Error),
+    #[error("cannot watch over the ranks: {0}")]
+    Watch(#[from] io::Error),
 }
 
 impl RunError {

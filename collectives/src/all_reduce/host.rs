@@ -37,8 +37,11 @@ unsafe fn all_reduce(context: &LaunchContext<'_>, args: *const u8) {
     let work = Work::new(context, &plan);
     if let (Some(memory), Some(work)) = (memory, work) {
         // How it ended early is in the control page.
-        let _ = work.run(context, &memory);
+        if work.run(context, &memory).is_err() {
+            context.stop();
+        }
     } else {
+        context.stop();
         // Every address was checked or mapped by the layers above, so this is a bug of theirs; the
         // peers' deadline ends the operation.
         tracing::error!(?plan, "an all-reduce was launched with addresses that mean nothing");
@@ -147,7 +150,7 @@ impl<'p> Work<'p> {
         for (k, start) in (0..self.bytes).step_by(chunk).enumerate() {
             let length = (self.bytes - start).min(chunk);
             step = k as u32 + 1;
-            self.stage(session, k, start, length);
+            self.stage(session, k, start, 0, length);
             session.raise(step);
             session.agree()?;
             session.await_all(step)?;
@@ -171,11 +174,13 @@ impl<'p> Work<'p> {
             let length = (self.bytes - start).min(chunk);
             let slices = Slices::new(length, world);
             step = 2 * k as u32 + 1;
-            self.stage(session, k, start, length);
+            let (from, count) = slices.of(me);
+            // Nobody else reads this rank's own slice.
+            self.stage(session, k, start, 0, from);
+            self.stage(session, k, start, from + count, length);
             session.raise(step);
             session.agree()?;
             session.await_all(step)?;
-            let (from, count) = slices.of(me);
             let sources = self.staged(session, k, start + from, from);
             // SAFETY: the result area is the second half of the staging, `chunk` bytes.
             let result = unsafe { session.staging(me, k).add(chunk + from) };
@@ -249,11 +254,12 @@ impl<'p> Work<'p> {
             .collect()
     }
 
-    /// Copies a chunk of the input into this rank's staging.
-    fn stage(&self, session: &Session<'_>, k: usize, start: usize, length: usize) {
-        // SAFETY: start + length <= bytes; a chunk fits in a staging. Peers finished with what was
-        // there (see the callers).
-        unsafe { copy(self.input.add(start), session.staging(session.rank(), k), length) };
+    /// Copies bytes `from..to` of the chunk that begins at `start` into this rank's staging.
+    fn stage(&self, session: &Session<'_>, k: usize, start: usize, from: usize, to: usize) {
+        let staging = session.staging(session.rank(), k);
+        // SAFETY: from <= to <= the chunk's length, which is within the input and fits in a
+        // staging. Peers finished with what was there (see the callers).
+        unsafe { copy(self.input.add(start + from), staging.add(from), to - from) };
     }
 
     /// Where each rank's staged chunk lies, `from` bytes in; this rank's own where it came from,

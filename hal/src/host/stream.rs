@@ -51,7 +51,7 @@ impl StreamOps for Stream {
                 // SAFETY: the caller vouches for the arguments; they outlive this call, which is
                 // all that an inline launch needs. `Launch::new` saw to the alignment.
                 unsafe { (launch.function.kernel.host)(&context, launch.args.as_ptr()) };
-                Ok(Launched::Finished)
+                Ok(if context.is_stopped() { Launched::Stopped } else { Launched::Finished })
             }
             // SAFETY: the caller's promise, passed on.
             Some(queue) => unsafe { enqueue(queue, Space::Host, &launch) },

@@ -71,6 +71,7 @@ fn look(memory: &Words<'_>, missing: RankSet, limits: Limits) -> Look {
 
 /// Reports a wait that ended early, and breaks the channel.
 fn give_up(
+    context: &LaunchContext<'_>,
     memory: &Words<'_>,
     call: SignalCall,
     args: SignalArgs,
@@ -83,20 +84,28 @@ fn give_up(
         Cause::Cancelled => (fault::CANCELLED, missing),
         Cause::Overdue | Cause::Aborted => (fault::TIMED_OUT, missing),
     };
-    report(memory, call, args.channel, kind, ranks);
+    report(context, memory, call, args.channel, kind, ranks);
     let words = memory.channel(args.channel as usize);
     let mut channel = load(words);
     channel.fail();
     store(words, channel);
 }
 
-fn report(memory: &Words<'_>, call: SignalCall, channel: u32, kind: u32, ranks: &RankSet) {
+fn report(
+    context: &LaunchContext<'_>,
+    memory: &Words<'_>,
+    call: SignalCall,
+    channel: u32,
+    kind: u32,
+    ranks: &RankSet,
+) {
     let (word, mask) = memory.fault();
     for (i, m) in mask.iter().enumerate() {
         let bits = (0..64).filter(|b| ranks.contains(i * 64 + b)).fold(0, |acc, b| acc | 1 << b);
         m.store(bits, Ordering::Relaxed);
     }
     word.store(fault::encode(call, kind, channel), Ordering::Release);
+    context.stop();
 }
 
 unsafe fn open_lanes(context: &LaunchContext<'_>, args: *const u8) {
@@ -118,7 +127,14 @@ unsafe fn barrier(context: &LaunchContext<'_>, args: *const u8) {
     let index = args.channel as usize;
     let mut channel = load(memory.channel(index));
     let Ok(mut barrier) = Barrier::arrive(&memory, index, &mut channel) else {
-        return report(&memory, SignalCall::Barrier, args.channel, fault::BROKEN, &RankSet::new());
+        return report(
+            context,
+            &memory,
+            SignalCall::Barrier,
+            args.channel,
+            fault::BROKEN,
+            &RankSet::new(),
+        );
     };
     ring_all(&memory);
     let ended = Waiter::new(context, &memory).until(
@@ -129,7 +145,7 @@ unsafe fn barrier(context: &LaunchContext<'_>, args: *const u8) {
     let missing = if ended.is_err() { barrier.missing() } else { RankSet::new() };
     store(memory.channel(index), channel);
     if let Err(stopped) = ended {
-        give_up(&memory, SignalCall::Barrier, args, stopped, &missing);
+        give_up(context, &memory, SignalCall::Barrier, args, stopped, &missing);
     }
 }
 
@@ -158,7 +174,7 @@ fn on_slot(
     mut step: impl FnMut() -> bool,
 ) {
     if load(memory.channel(args.channel as usize)).is_broken() {
-        return report(memory, call, args.channel, fault::BROKEN, &RankSet::new());
+        return report(context, memory, call, args.channel, fault::BROKEN, &RankSet::new());
     }
     let writer = args.peer as usize;
     let poll =
@@ -167,7 +183,7 @@ fn on_slot(
         .until(&mut (), poll, |(), writer, limits| Ok(look(memory, RankSet::one(writer), limits)));
     match ended {
         Ok(()) => ring(memory, writer),
-        Err(stopped) => give_up(memory, call, args, stopped, &RankSet::one(writer)),
+        Err(stopped) => give_up(context, memory, call, args, stopped, &RankSet::one(writer)),
     }
 }
 
@@ -188,6 +204,6 @@ unsafe fn reset_channel(context: &LaunchContext<'_>, args: *const u8) {
     let missing = if ended.is_err() { reset.missing() } else { RankSet::new() };
     store(memory.channel(index), channel);
     if let Err(stopped) = ended {
-        give_up(&memory, SignalCall::Reset, args, stopped, &missing);
+        give_up(context, &memory, SignalCall::Reset, args, stopped, &missing);
     }
 }

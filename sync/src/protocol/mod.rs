@@ -18,7 +18,8 @@
 //!   could be taken for new.
 //!
 //! The models are in `models`: seeded random schedules run with the tests, loom's with
-//! `RUSTFLAGS="--cfg symmem_loom" cargo test -p symmem-sync --release loom`.
+//! `RUSTFLAGS="--cfg symmem_loom" cargo test -p symmem-sync --release loom`. The module's head
+//! says what they cover and with which bounds.
 
 pub mod barrier;
 pub mod control;

@@ -57,7 +57,7 @@ fn bitwise_operators_are_refused_on_floats_alone() {
 fn a_refusal_names_both() {
     let error = Reducer::new(DType::BF16, ReduceOp::Xor).unwrap_err();
     assert_eq!(error, UnsupportedOp { op: ReduceOp::Xor, dtype: DType::BF16 });
-    assert_eq!(error.to_string(), "xor is defined on integers only, not on bf16");
+    assert_eq!(error.to_string(), "operator xor is defined on integers only, not on bf16");
     assert_eq!(error.kind(), Kind::InvalidArgument);
     assert!(error.ranks().is_empty());
 }

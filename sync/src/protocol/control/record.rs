@@ -160,3 +160,66 @@ fn rank_word(rank: Option<usize>) -> u32 {
 fn rank_of(word: u32, world: usize) -> Option<usize> {
     (word as usize).checked_sub(1).filter(|rank| *rank < world)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use core::sync::atomic::AtomicU64;
+
+    fn words(world: usize) -> Vec<AtomicU64> {
+        (0..Record::words(world)).map(|_| AtomicU64::new(0)).collect()
+    }
+
+    fn mismatch(world: usize) -> Record {
+        let header = |signature| Header { signature, issue: u64::MAX };
+        Record {
+            reason: Reason::CallMismatch(Difference { mine: header(1), theirs: header(2) }),
+            reporter: 0,
+            culprit: Some(world - 1),
+            lane: u32::MAX,
+            operation: 9,
+            epoch: Some(Epoch::MAX),
+            missing: RankSet::one(world - 1),
+        }
+    }
+
+    #[test]
+    fn records_of_any_world_and_reason_come_back() {
+        for world in [2, 63, 64, 65, 200] {
+            for code in 1..=7 {
+                let Reason::CallMismatch(difference) = mismatch(world).reason else { continue };
+                let reason = Reason::from_code(code, difference).unwrap();
+                let record = Record { reason, ..mismatch(world) };
+                let words = words(world);
+                record.store(&words, world);
+                assert_eq!(Record::load(&words, world), Some(record));
+            }
+        }
+    }
+
+    #[test]
+    fn words_that_are_no_record_are_none() {
+        for world in [1, 64] {
+            let words = words(world);
+            assert_eq!(Record::load(&words, world), None, "zeros");
+            mismatch(world).store(&words, world);
+            for (place, garbage) in [(0, 8), (0, u64::MAX), (1, 0), (1, world as u64 + 1)] {
+                let kept = words[place].swap(garbage, core::sync::atomic::Ordering::Relaxed);
+                assert_eq!(Record::load(&words, world), None, "{garbage} in word {place}");
+                words[place].store(kept, core::sync::atomic::Ordering::Relaxed);
+            }
+            assert_eq!(Record::load(&words[..3], world), None, "too few words");
+        }
+    }
+
+    #[test]
+    fn the_culprit_tells_it_from_its_side() {
+        let record = mismatch(4);
+        assert_eq!(record.clone().seen_by(1, None), record);
+        let Reason::CallMismatch(Difference { mine, theirs }) = record.reason else { return };
+        let other = record.seen_by(3, None);
+        assert_eq!(other.culprit, Some(0));
+        assert_eq!(other.reason, Reason::CallMismatch(Difference { mine: theirs, theirs: mine }));
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::program::{Habits, Step, Stop, run};
+use super::program::{Flaw, Habits, Step, Stop, run};
 use super::sim::{Random, Scheduler, Sim, schedules};
 use super::world::{Shape, View, World};
 use crate::protocol::control::{Reason, Record};
@@ -39,6 +39,7 @@ struct Scenario {
     checked: bool,
     period: u32,
     fault: Fault,
+    flaw: Flaw,
 }
 
 fn random_step(random: &mut Random, ranks: usize, blocks: usize) -> Step {
@@ -87,7 +88,7 @@ impl Scenario {
             _ => Fault::None,
         };
         let (checked, period) = (random.once_in(2), 1 + random.below(4) as u32);
-        Scenario { shape, first, script, stale, checked, period, fault }
+        Scenario { shape, first, script, stale, checked, period, fault, flaw: Flaw::None }
     }
 
     fn script_of(&self, rank: usize) -> Vec<Step> {
@@ -107,7 +108,13 @@ impl Scenario {
             Fault::Hurry { rank: hurried, patience } if hurried == rank => patience,
             _ => u32::MAX,
         };
-        Habits { checked: self.checked, period: self.period, patience, ..Habits::PLAIN }
+        Habits {
+            checked: self.checked,
+            period: self.period,
+            patience,
+            flaw: self.flaw,
+            ..Habits::PLAIN
+        }
     }
 
     /// Runs it and returns what each rank reports.
@@ -188,14 +195,49 @@ impl Scenario {
     }
 }
 
-#[test]
-fn random_schedules_of_lanes() {
-    schedules(0, 80_000, |mut random| {
-        let scenario = Scenario::random(&mut random);
+fn lanes(first: u64, count: u64, change: impl Fn(&mut Scenario)) {
+    schedules(first, count, |mut random| {
+        let mut scenario = Scenario::random(&mut random);
+        change(&mut scenario);
         if std::env::var_os("SYMMEM_SEED").is_some() {
             eprintln!("{scenario:#?}");
         }
         let (views, reports) = scenario.run(&mut random);
         scenario.check(&views, &reports);
+    });
+}
+
+#[test]
+fn random_schedules_of_lanes() {
+    lanes(0, 80_000, |_| {});
+}
+
+#[test]
+#[should_panic(expected = "read what was not written")]
+fn random_schedules_catch_a_missing_scrub() {
+    lanes(10_000_000, 2_000, |scenario| {
+        scenario.fault = Fault::None;
+        scenario.shape.scrubs = false;
+    });
+}
+
+#[test]
+#[should_panic(expected = "read what was not written")]
+fn random_schedules_catch_a_missing_comparison() {
+    lanes(11_000_000, 2_000, |scenario| {
+        let Fault::Mismatch { rank, at, .. } = scenario.fault else { return };
+        let step = scenario.script[at].tagged(1);
+        scenario.fault = Fault::Mismatch { rank, at, step };
+        scenario.period = u32::MAX;
+        scenario.flaw = Flaw::NoComparison;
+    });
+}
+
+#[test]
+#[should_panic(expected = "a program does not end")]
+fn random_schedules_catch_a_missing_wait_for_leave() {
+    lanes(12_000_000, 2_000, |scenario| {
+        scenario.fault = Fault::None;
+        scenario.flaw = Flaw::NoLeave;
     });
 }

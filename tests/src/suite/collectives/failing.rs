@@ -197,12 +197,17 @@ fn a_thread_that_panics_is_lost(context: &Context) -> Verdict {
     const RANKS: usize = 4;
     let ended = std::sync::Mutex::new(Vec::new());
     let thrown_at = std::sync::Mutex::new(None);
+    // All have seen the first operation end before one fails: a stream's synchronize reports the
+    // group's failure, also one of a later operation.
+    let reduced = std::sync::Barrier::new(RANKS);
     let devices = (0..RANKS).map(|_| context.device().clone()).collect();
     let ranks = Threads::new(RANKS).options(options(RANKS)).devices(devices);
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         ranks.run(|group| {
             let rank = group.rank().index();
-            let end = reduce_ones(context, &group).and_then(|()| {
+            let first = reduce_ones(context, &group);
+            reduced.wait();
+            let end = first.and_then(|()| {
                 if rank == 2 {
                     *thrown_at.lock().map_err(|_| TestError::failed("poisoned"))? =
                         Some(Instant::now());

@@ -2,7 +2,7 @@
 
 use symmem_hal::types::{Bytes, Rank, RankSet};
 use symmem_hal::{Fault as _, Kind, Wait};
-use symmem_mem::{Group, Options, RankError};
+use symmem_mem::{Group, Options, RankError, SubgroupError};
 use symmem_sync::{Channel, SignalError, Signals as _};
 
 use super::{Bench, settle};
@@ -35,11 +35,15 @@ fn a_pad_has_as_many_channels_as_it_has_words_for(context: &Context) -> Verdict 
         }
         check_refused(&bench, channels)?;
     }
-    // Too small for even one: everything is refused.
-    let pad = Bytes::new(4 * (size - 1));
-    let bench = Bench::new(context.group_with(&Options { pad, ..options(context.size()) })?)?;
-    check_eq!(bench.group.channels(), 0);
-    check_refused(&bench, 0)
+    // Too small for even one: found by each rank alone, before it speaks to any.
+    let world = context.world()?;
+    let pad = Bytes::new(4 * size - 1);
+    let options = Options { pad, ..options(context.size()) };
+    let made = world.subgroup(world.ranks()).options(options).create(&Wait::millis(0));
+    let error = check_err!(made, SubgroupError::Rendezvous { .. });
+    check_eq!(error.kind(), Kind::InvalidArgument);
+    check!(error.to_string().contains(&format!("takes {}", Bytes::new(4 * size))), "{error}");
+    Ok(())
 }
 
 /// Every byte of every rank's pad and workspace.
