@@ -2,7 +2,7 @@
 //!
 //! The standard library is not instrumented, since its sources are not part of every toolchain. The
 //! address sanitizer needs none of that. The thread sanitizer then misses what orders threads inside
-//! the library; what that makes it report wrongly is listed in `tsan.txt`, functions of the standard
+//! the library; what that makes it report wrongly is listed in `tsan.supp`, functions of the standard
 //! library alone.
 
 use crate::command::{Cargo, workspace};
@@ -31,7 +31,7 @@ pub fn run(sanitizer: Sanitizer, summary: &mut Summary) {
         // Code that is sanitized is called by code that is not: the standard library's.
         Sanitizer::Thread => ("thread", "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer"),
     };
-    let suppressions = workspace().join("xtask").join("tsan.txt");
+    let suppressions = workspace().join("xtask").join("tsan.supp");
     let sanitized = |cargo: Cargo| {
         cargo
             .options(["--target", TARGET])

@@ -32,12 +32,21 @@ pub struct Arguments {
 
     /// Tests whose names contain this.
     filter: Option<String>,
+
+    /// Further arguments of the suite's own.
+    #[arg(last = true)]
+    more: Vec<String>,
 }
 
 impl Arguments {
     fn is_everything(&self) -> bool {
-        let Arguments { ranks, threads, local, backend, seed: _, soak: _, filter } = self;
-        ranks.is_empty() && !threads && !local && backend.is_none() && filter.is_none()
+        let Arguments { ranks, threads, local, backend, seed: _, soak: _, filter, more } = self;
+        more.is_empty()
+            && ranks.is_empty()
+            && !threads
+            && !local
+            && backend.is_none()
+            && filter.is_none()
     }
 
     /// What is passed on to every run of the suite.
@@ -64,6 +73,7 @@ impl Arguments {
         if let Some(backend) = &self.backend {
             arguments.extend(["--backend".to_owned(), backend.clone()]);
         }
+        arguments.extend(self.more.iter().cloned());
         arguments.extend(self.filter.clone());
         arguments
     }
