@@ -151,26 +151,21 @@ fn check_reports(mode: &[&str], place: &str) -> Result<(), Failed> {
         expect(listed, &format!("{name} has not passed"))?;
     }
     let died = if mode.is_empty() {
-        "rank 1 (last step: about to die): its process ended with signal: 9"
+        "rank 1: its process ended with signal: 9 (SIGKILL) (last step: about to die)"
     } else {
         // One process: all ranks end with it.
-        "rank 0: its process ended with signal: 9"
+        "ranks 0, 2: its process ended with signal: 9"
     };
     for (test, parts) in [
         (
             "hangs_on_rank_1",
-            &["rank 1 (last step: about to hang): did not end", "system call", "sleeping"][..],
+            &["rank 1: did not end (last step: about to hang)", "system call", "sleeping"][..],
         ),
         ("dies_on_rank_1", &[died]),
         ("panics_on_rank_1", &["rank 1: panicked at", "runner.rs:", "panicked with 42"]),
         (
             "fails_on_rank_1_while_others_meet",
-            &[
-                "rank 1: ",
-                "runner.rs:",
-                "the sum of 2 and 2: expected 5, found 4",
-                "another rank has failed",
-            ],
+            &["rank 1: ", "runner.rs:", "the sum of 2 and 2: expected 5, found 4"],
         ),
         ("errs_on_rank_1", &["rank 1: ", "runner.rs:", "invalid digit found in string"]),
         ("finds_different_things", &["different: thing", "rank 0: another", "rank 1: one"]),

@@ -15,8 +15,9 @@ use crate::protocol::{
     Progress, Refused, Seat,
 };
 
-/// How long a rank that lost the race to report waits for the winner's record.
-const ADOPTION: Duration = Duration::from_millis(100);
+/// How long a rank that lost the race to report waits for the winner's record. The winner needs a
+/// turn of the scheduler for it, at most, on a machine that has many ranks to a core.
+const ADOPTION: Duration = Duration::from_millis(250);
 
 /// What every kernel of a lane operation is given first.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -276,6 +277,14 @@ fn stop(
     Ended
 }
 
+/// Gives another rank the time to write what it has claimed.
+fn for_a_while(mut done: impl FnMut() -> bool) {
+    let until = Instant::now() + ADOPTION;
+    while !done() && Instant::now() < until {
+        std::thread::yield_now();
+    }
+}
+
 #[cold]
 fn give_up(
     memory: &Words<'_>,
@@ -294,13 +303,14 @@ fn give_up(
         epoch,
         missing,
     };
-    if control::give_up(memory, &record) == Verdict::Adopting {
-        let until = Instant::now() + ADOPTION;
-        while control::adopt(memory).is_none() && Instant::now() < until {
-            std::thread::yield_now();
+    let reported = match control::give_up(memory, &record) {
+        Verdict::Failed(reported) => reported,
+        Verdict::Adopting => {
+            for_a_while(|| control::adopt(memory).is_some());
+            control::settle(memory, &record)
         }
-        let _ = control::settle(memory, &record);
-    }
+    };
+    for_a_while(|| control::keep(memory, &reported));
     Entry::fail(memory.entry());
     ring_all(memory);
 }

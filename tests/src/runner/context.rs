@@ -94,15 +94,13 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// Where another rank has failed.
+    /// [`TestError::GaveUp`] where another rank has failed.
     #[track_caller]
     pub fn meet(&self) -> Result<(), TestError> {
         self.link.send(&Report::Met)?;
         match self.link.receive()? {
             Command::Go => Ok(()),
-            _ => {
-                Err(TestError::failed("another rank has failed and does not come to this meeting"))
-            }
+            _ => Err(TestError::GaveUp),
         }
     }
 
@@ -144,6 +142,13 @@ impl Context {
     pub fn group_with(&self, options: &Options) -> Result<Group, TestError> {
         let world = self.world()?;
         Ok(world.subgroup(world.ranks()).options(options.clone()).create(&world.wait())?)
+    }
+
+    /// A time for waits that are to be in vain: enough for every rank to come to the call, so that
+    /// none but those who stay away are missed.
+    #[must_use]
+    pub fn brief(&self) -> Duration {
+        Duration::from_millis(150 + 40 * self.size() as u64)
     }
 
     /// The rank `by` places after this one, around the group.

@@ -25,6 +25,8 @@ pub enum TestError {
         /// Why.
         reason: String,
     },
+    /// Another rank has failed, and this one stops.
+    GaveUp,
 }
 
 impl TestError {
@@ -54,6 +56,7 @@ impl fmt::Display for TestError {
         match self {
             TestError::Failed { message, at } => write!(f, "{at}: {message}"),
             TestError::Skipped { reason } => write!(f, "skipped: {reason}"),
+            TestError::GaveUp => f.write_str("stopped, since another rank had failed"),
         }
     }
 }

@@ -49,6 +49,8 @@ pub(super) enum Outcome {
     Passed,
     Failed(String),
     Skipped(String),
+    /// It stopped, since another rank had failed.
+    GaveUp,
 }
 
 /// One end.

@@ -7,6 +7,7 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use symmem_hal::types::RankSet;
 
 use super::children::Children;
 use super::inherit;
@@ -208,29 +209,38 @@ impl Pool {
         }
     }
 
-    /// What each rank that did not pass says, and what one that hangs is doing.
+    /// What ranks that did not pass say, those that say the same in one line; and what those that
+    /// hang are doing.
     fn report(&mut self, all: &[Progress]) -> String {
-        let mut text = String::new();
+        let mut said: Vec<(String, RankSet)> = Vec::new();
         let mut hung = Vec::new();
         let ids = self.children.ids();
         for (rank, progress) in all.iter().enumerate() {
-            let step = match progress.step.as_str() {
-                "" => String::new(),
-                step => format!(" (last step: {step})"),
-            };
-            let _ = match &progress.outcome {
-                Some(Outcome::Passed) => Ok(()),
-                Some(Outcome::Failed(message)) => {
-                    writeln!(text, "  rank {rank}{step}: {message}")
-                }
+            let what = match &progress.outcome {
+                // What another rank says is why.
+                Some(Outcome::Passed | Outcome::GaveUp) => continue,
+                Some(Outcome::Failed(message)) => message.clone(),
                 Some(Outcome::Skipped(reason)) => {
-                    writeln!(text, "  rank {rank}: skipped, though others did not: {reason}")
+                    format!("skipped, though others did not: {reason}")
                 }
                 None => {
                     hung.extend(ids.get(self.children.holder(rank)));
-                    writeln!(text, "  rank {rank}{step}: did not end")
+                    "did not end".to_owned()
                 }
             };
+            let what = match progress.step.as_str() {
+                "" => what,
+                step => format!("{what} (last step: {step})"),
+            };
+            match said.iter_mut().find(|(known, _)| *known == what) {
+                Some((_, ranks)) => ranks.insert(rank),
+                None => said.push((what, RankSet::one(rank))),
+            }
+        }
+        let mut text = String::new();
+        for (what, ranks) in said {
+            let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
+            let _ = writeln!(text, "  {noun} {ranks}: {what}");
         }
         hung.dedup();
         for process in hung {

@@ -139,6 +139,7 @@ fn run(context: &Context, test: &Test) -> Outcome {
     match catch_unwind(AssertUnwindSafe(|| (test.body)(context))) {
         Ok(Ok(())) => Outcome::Passed,
         Ok(Err(TestError::Skipped { reason })) => Outcome::Skipped(text(reason)),
+        Ok(Err(TestError::GaveUp)) => Outcome::GaveUp,
         Ok(Err(error)) => Outcome::Failed(text(error.to_string())),
         Err(panic) => Outcome::Failed(text(what_it_said(&*panic))),
     }

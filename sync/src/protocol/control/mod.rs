@@ -153,6 +153,17 @@ pub fn settle<M: ControlMemory>(memory: &M, record: &Record) -> Record {
     record.clone()
 }
 
+/// Puts the failure that this rank reports into its own page, where its host looks, unless it is
+/// there: a record adopted from the arbiter's page may not have come to this one yet. Whether it is
+/// there now; if not, its reporter is writing it, and the caller asks again for a bounded time.
+pub fn keep<M: ControlMemory>(memory: &M, record: &Record) -> bool {
+    let Some(own) = memory.control(memory.rank()) else { return true };
+    if own.claim(memory.rank()) {
+        own.publish(record, memory.world());
+    }
+    own.is_aborted()
+}
+
 /// The entry word of a lane: whether an operation may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]

@@ -391,6 +391,9 @@ impl<M: Machine> Part<'_, M> {
                 tick().await;
             },
         };
+        while !control::keep(self.view, &reported) {
+            tick().await;
+        }
         Entry::fail(self.view.entry());
         Stop::Failed(reported)
     }

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use symmem_collectives::{AllReduceError, AllReduceOps as _, ReduceOp};
 use symmem_hal::types::RankSet;
-use symmem_hal::{CancelToken, Fault as _, Kind};
+use symmem_hal::{CancelToken, Fault as _, Kind, Wait};
 use symmem_mem::call::Operation;
 use symmem_mem::launch::Threads;
-use symmem_mem::{Failure, Group, Options, Tensor};
+use symmem_mem::{Failure, Group, Tensor};
 
 use super::harness::run;
 use crate::runner::{Context, Mode, PATIENT, Test, TestError, Verdict, options};
@@ -25,12 +25,6 @@ pub(super) const TESTS: &[Test] = &[
     test!(a_thread_that_panics_is_lost).local(),
 ];
 
-/// Long enough for all that come to get a turn on few cores.
-fn brief(context: &Context) -> Options {
-    let deadline = Duration::from_millis(300) * (1 + context.size() as u32 / 4);
-    Options { deadline, ..options(context.size()) }
-}
-
 /// One all-reduce of ones.
 pub(super) fn reduce_ones(context: &Context, group: &Group) -> Result<(), TestError> {
     let x = Tensor::<u32>::zeros(context.device(), &[1000])?;
@@ -41,21 +35,27 @@ pub(super) fn reduce_ones(context: &Context, group: &Group) -> Result<(), TestEr
 }
 
 /// As [`reduce_ones`], with its error.
-fn try_reduce(context: &Context, group: &Group) -> Result<Result<(), AllReduceError>, TestError> {
+fn try_reduce(
+    context: &Context,
+    group: &Group,
+    wait: &Wait,
+) -> Result<Result<(), AllReduceError>, TestError> {
     let x = Tensor::<u32>::zeros(context.device(), &[1000])?;
-    Ok(run(group.all_reduce(&x), &stream_of(group)?))
+    Ok(run(group.all_reduce(&x).wait(wait), &stream_of(group)?))
 }
 
 /// Only the first ranks come. All of those name the others; and the others, when they come at last,
 /// hear the same.
 fn only_come(context: &Context, coming: usize) -> Verdict {
     context.step(format_args!("{coming} come"));
-    let group = context.group_with(&brief(context))?;
+    let group = context.group()?;
     reduce_ones(context, &group)?;
+    context.meet()?;
     let missing: RankSet = (coming..context.size()).collect();
     let since = Instant::now();
     let told = context.rank() < coming;
-    let found = if told { Some(try_reduce(context, &group)?) } else { None };
+    let wait = Wait::timeout(context.brief());
+    let found = if told { Some(try_reduce(context, &group, &wait)?) } else { None };
     if let Some(found) = found {
         let error = check_err!(found, AllReduceError::Failed(Failure::TimedOut { .. }));
         check_eq!(error.kind(), Kind::TimedOut);
@@ -66,17 +66,13 @@ fn only_come(context: &Context, coming: usize) -> Verdict {
             "{failure:?}"
         );
         if coming == 1 {
-            check!(
-                since.elapsed() >= brief(context).deadline,
-                "gave up after {:?}",
-                since.elapsed()
-            );
+            check!(since.elapsed() >= wait.duration(), "gave up after {:?}", since.elapsed());
         }
         context.same(format_args!("{coming} came"), &failure);
     }
     context.meet()?;
     if !told {
-        let error = check_err!(try_reduce(context, &group)?, AllReduceError::Failed(_));
+        let error = check_err!(try_reduce(context, &group, &PATIENT)?, AllReduceError::Failed(_));
         context.same(format_args!("{coming} came"), &error);
     }
     let failure = check_err!(group.check(), Failure::TimedOut { .. });
@@ -99,6 +95,7 @@ fn all_missing_ranks_are_named(context: &Context) -> Verdict {
 fn a_cancelled_operation_ends_on_every_rank(context: &Context) -> Verdict {
     let group = context.group()?;
     reduce_ones(context, &group)?;
+    context.meet()?;
     let last = context.size() - 1;
     let stream = stream_of(&group)?;
     let x = Tensor::<u32>::zeros(context.device(), &[1000])?;
@@ -119,7 +116,7 @@ fn a_cancelled_operation_ends_on_every_rank(context: &Context) -> Verdict {
     }
     context.meet()?;
     if context.rank() == last {
-        let error = check_err!(try_reduce(context, &group)?, AllReduceError::Failed(_));
+        let error = check_err!(try_reduce(context, &group, &PATIENT)?, AllReduceError::Failed(_));
         context.same("failure", &error);
     }
     reduce_ones(context, &context.group()?)
@@ -133,12 +130,12 @@ fn a_rank_that_left_is_said_to_have_left(context: &Context) -> Verdict {
     let last = context.size() - 1;
     if context.rank() == last {
         group.leave();
-        check_err!(try_reduce(context, &group)?, AllReduceError::Failed(Failure::Left));
+        check_err!(try_reduce(context, &group, &PATIENT)?, AllReduceError::Failed(Failure::Left));
     } else {
         check!(eventually(|| group.status().gone(last).is_some()), "not told that it has left");
         let since = Instant::now();
         let error = check_err!(
-            try_reduce(context, &group)?,
+            try_reduce(context, &group, &PATIENT)?,
             AllReduceError::Failed(Failure::PeerLost { .. })
         );
         check!(since.elapsed() < PATIENT.duration(), "ended by the deadline only");
@@ -217,7 +214,7 @@ fn a_thread_that_panics_is_lost(context: &Context) -> Verdict {
                         Some(Instant::now());
                     return Ok(None);
                 }
-                let found = try_reduce(context, &group)?;
+                let found = try_reduce(context, &group, &PATIENT)?;
                 Ok(Some((found, Instant::now(), group.check())))
             });
             if let Ok(mut ended) = ended.lock() {

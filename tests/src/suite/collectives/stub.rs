@@ -17,7 +17,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(forgotten_right_after_it_was_enqueued).isolated(),
     test!(a_group_is_left_once_its_work_is_done),
     test!(a_failure_is_told_by_synchronize_and_by_the_group)
-        .at_least(2)
+        .ranks(2, 2)
         .only_on(&[BackendKind::Stub]),
 ];
 

@@ -1,6 +1,6 @@
 //! Ranks that do not come to a meeting, or come twice.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use symmem_hal::types::RankSet;
 use symmem_hal::{CancelToken, Fault as _, Kind, Wait};
@@ -24,16 +24,14 @@ pub(super) const TESTS: &[Test] = &[
     test!(two_processes_claim_one_rank).ranks(3, 8).only_as(&[Mode::Processes]).isolated(),
 ];
 
-/// What the others are given to wait for the one who does not come.
-const BRIEF: Duration = Duration::from_millis(300);
-
-fn check_named(error: &RendezvousError, who: usize) -> Verdict {
+fn check_named(context: &Context, error: &RendezvousError, who: usize) -> Verdict {
     let RendezvousError::Exchange(ExchangeError::Missing { missing, allowed, .. }) = error else {
         return Err(TestError::failed(format!("expected a missing rank, found {error:?}")));
     };
     check_eq!(missing, &[who as u32]);
     // What was left of it when the rank that gave up first had found the others.
-    check!(*allowed <= BRIEF && !allowed.is_zero(), "{allowed:?} allowed, not {BRIEF:?}");
+    let brief = context.brief();
+    check!(*allowed <= brief && !allowed.is_zero(), "{allowed:?} allowed, not {brief:?}");
     check_eq!(error.kind(), Kind::TimedOut);
     check_eq!(error.ranks(), RankSet::one(who));
     Ok(())
@@ -46,8 +44,8 @@ fn a_rank_missing_from_a_rendezvous_is_named(context: &Context) -> Verdict {
     if context.rank() == last {
         return Ok(());
     }
-    let found = group.rendezvous(bytes_view(context, 100)?, &Wait::timeout(BRIEF));
-    check_named(&check_err!(found, RendezvousError::Exchange(_)), last)?;
+    let found = group.rendezvous(bytes_view(context, 100)?, &Wait::timeout(context.brief()));
+    check_named(context, &check_err!(found, RendezvousError::Exchange(_)), last)?;
     group.check()?;
     Ok(())
 }
@@ -59,13 +57,13 @@ fn a_rank_missing_from_a_new_group_is_named(context: &Context) -> Verdict {
     if context.rank() == last {
         return Ok(());
     }
-    let made = world.subgroup(world.ranks()).create(&Wait::timeout(BRIEF));
+    let made = world.subgroup(world.ranks()).create(&Wait::timeout(context.brief()));
     let SubgroupError::Rendezvous { source: error, .. } =
         check_err!(made, SubgroupError::Rendezvous { .. })
     else {
         return Err(TestError::failed("not of the meeting"));
     };
-    check_named(&error, last)
+    check_named(context, &error, last)
 }
 
 /// Ranks with more patience do not stay behind in a meeting that one has given up.
@@ -76,13 +74,13 @@ fn the_first_deadline_is_everybodys(context: &Context) -> Verdict {
     if context.rank() == last {
         return Ok(());
     }
-    let wait = if context.rank() == 0 { Wait::timeout(BRIEF) } else { PATIENT };
+    let wait = if context.rank() == 0 { Wait::timeout(context.brief()) } else { PATIENT };
     let since = Instant::now();
     let found = group.rendezvous(bytes_view(context, 100)?, &wait);
     let error = check_err!(found, RendezvousError::Exchange(_));
     if context.rank() == 0 {
-        check_named(&error, last)?;
-        check!(since.elapsed() >= BRIEF, "gave up after {:?}", since.elapsed());
+        check_named(context, &error, last)?;
+        check!(since.elapsed() >= context.brief(), "gave up after {:?}", since.elapsed());
     }
     check_eq!(error.ranks(), RankSet::one(last));
     context.same("error", &error);

@@ -158,7 +158,7 @@ fn signals_of_overlapping_groups_do_not_mix(context: &Context) -> Verdict {
         (2, Some(pair)) => {
             context.meet()?;
             let sender = pair.group.rank_at(0)?;
-            let brief = Wait::millis(200);
+            let brief = Wait::timeout(context.brief());
             let signal = pair.group.wait_signal(sender, Channel(0)).wait(&brief);
             let error = check_err!(settle(signal, &pair.stream), SignalError::TimedOut { .. });
             check_eq!(error.ranks(), RankSet::one(0));

@@ -1,6 +1,6 @@
 //! Waits that end early: who is named, what breaks, what mends it.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use symmem_hal::types::RankSet;
 use symmem_hal::{CancelToken, Fault as _, Kind, Wait};
@@ -18,11 +18,6 @@ pub(super) const TESTS: &[Test] = &[
     test!(no_time_is_a_bound_too).at_least(2),
     test!(a_cancelled_wait_ends).at_least(2),
 ];
-
-/// Long enough for all that come to get a turn on few cores.
-fn brief(context: &Context) -> Duration {
-    Duration::from_millis(150) * (1 + context.size() as u32 / 4)
-}
 
 /// A channel that a wait has broken refuses, on this rank; the others are as they were.
 fn check_broken(bench: &Bench, channel: u32) -> Verdict {
@@ -71,7 +66,7 @@ fn check_timed_out(found: Result<(), SignalError>, channel: u32, missing: &RankS
 
 fn a_wait_for_no_signal_names_the_sender(context: &Context) -> Verdict {
     let bench = Bench::new(context.group()?)?;
-    let wait = Wait::timeout(brief(context));
+    let wait = Wait::timeout(context.brief());
     for round in 0..2 {
         context.step(format_args!("round {round}"));
         if context.rank() == 0 {
@@ -79,7 +74,7 @@ fn a_wait_for_no_signal_names_the_sender(context: &Context) -> Verdict {
             let since = Instant::now();
             let signal = bench.group.wait_signal(sender, Channel(3)).wait(&wait);
             let found = settle(signal, &bench.stream);
-            check!(since.elapsed() >= brief(context), "gave up after {:?}", since.elapsed());
+            check!(since.elapsed() >= context.brief(), "gave up after {:?}", since.elapsed());
             check_timed_out(found, 3, &RankSet::one(sender.index()))?;
             check_broken(&bench, 3)?;
         }
@@ -91,7 +86,7 @@ fn a_wait_for_no_signal_names_the_sender(context: &Context) -> Verdict {
 
 fn a_put_on_a_full_slot_names_the_receiver(context: &Context) -> Verdict {
     let bench = Bench::new(context.group()?)?;
-    let wait = Wait::timeout(brief(context));
+    let wait = Wait::timeout(context.brief());
     let last = bench.group.rank_at(context.size() - 1)?;
     if context.rank() == 0 {
         bench.put(last, 1)?;
@@ -112,11 +107,12 @@ fn a_put_on_a_full_slot_names_the_receiver(context: &Context) -> Verdict {
 
 fn a_barrier_names_all_who_did_not_come(context: &Context) -> Verdict {
     let bench = Bench::new(context.group()?)?;
-    let wait = Wait::timeout(brief(context));
+    let wait = Wait::timeout(context.brief());
     let size = context.size();
     // All but one, all but two, ... stay away.
     for coming in [1, size / 2, size - 1] {
         context.step(format_args!("{coming} come"));
+        context.meet()?;
         if context.rank() < coming {
             let found = settle(bench.group.barrier(Channel(2)).wait(&wait), &bench.stream);
             check_timed_out(found, 2, &(coming..size).collect())?;
@@ -133,7 +129,7 @@ fn a_reset_needs_every_rank(context: &Context) -> Verdict {
     let last = context.size() - 1;
     context.meet()?;
     if context.rank() != last {
-        let wait = Wait::timeout(brief(context));
+        let wait = Wait::timeout(context.brief());
         let found = settle(bench.group.reset_channel(Channel(5)).wait(&wait), &bench.stream);
         check_timed_out(found, 5, &RankSet::one(last))?;
     }
