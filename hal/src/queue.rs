@@ -26,23 +26,25 @@ struct Progress {
 
 impl Progress {
     fn advance(&self, to: u64) {
-        let mut waiting = self.state.lock();
-        self.done.store(to, Ordering::Release);
-        waiting.retain(|(at, waker)| {
-            if *at <= to {
-                waker.wake_by_ref();
-            }
-            *at > to
-        });
-        self.changed.notify_all();
+        let due: Vec<_> = {
+            let mut waiting = self.state.lock();
+            self.done.store(to, Ordering::Release);
+            self.changed.notify_all();
+            waiting.extract_if(.., |(at, _)| *at <= to).collect()
+        };
+        // Outside the lock: a waker may ask for the next marker.
+        due.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
     /// The worker ends: nothing more will be done. Everybody is let go.
     fn close(&self) {
-        let mut waiting = self.state.lock();
-        self.gone.store(true, Ordering::Release);
-        waiting.drain(..).for_each(|(_, waker)| waker.wake());
-        self.changed.notify_all();
+        let due: Vec<_> = {
+            let mut waiting = self.state.lock();
+            self.gone.store(true, Ordering::Release);
+            self.changed.notify_all();
+            waiting.drain(..).collect()
+        };
+        due.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
     fn reached(&self, at: u64) -> bool {
@@ -101,6 +103,7 @@ impl Marker {
         let Some((progress, at)) = &self.at else { return waker.wake() };
         let mut waiting = progress.state.lock();
         if progress.reached(*at) || progress.gone.load(Ordering::Acquire) {
+            drop(waiting);
             waker.wake();
         } else {
             waiting.push((*at, waker));

@@ -326,3 +326,42 @@ fn ranges_and_ownership_of_memory() {
     let e = Device::host().allocate(Bytes::new(1 << 60)).unwrap_err();
     assert_eq!(e.kind(), Kind::Exhausted);
 }
+
+/// A waker may ask for the next event of the same stream: nothing is locked while it runs.
+#[test]
+fn a_waker_may_ask_again() {
+    struct Again {
+        stream: Stream,
+        device: Device,
+        left: AtomicU32,
+        done: AtomicU32,
+    }
+    impl std::task::Wake for Again {
+        fn wake(self: Arc<Self>) {
+            if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                self.done.store(1, Ordering::Release);
+                return;
+            }
+            let event = self.device.event();
+            self.stream.record(&event).unwrap();
+            event.on_complete(self.clone().into());
+        }
+    }
+    let rig = Rig::new(Device::stub(0));
+    let stream = rig.device.default_stream().unwrap();
+    rig.launch(&stream, 1, 0);
+    let event = rig.device.event();
+    stream.record(&event).unwrap();
+    let again = Arc::new(Again {
+        stream: stream.clone(),
+        device: rig.device.clone(),
+        left: AtomicU32::new(3),
+        done: AtomicU32::new(0),
+    });
+    event.on_complete(again.clone().into());
+    rig.set(1);
+    stream.synchronize(&LONG).unwrap();
+    while again.done.load(Ordering::Acquire) == 0 {
+        std::thread::yield_now();
+    }
+}

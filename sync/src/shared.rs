@@ -184,9 +184,12 @@ impl Shared {
         let health: Arc<dyn Health> = self.clone();
         stream.watch(Arc::downgrade(&health));
         let mut used = self.used.lock();
-        if used.iter().all(|s| s.id() != stream.id()) {
-            used.push(stream.clone());
+        if used.last().is_some_and(|s| s.id() == stream.id()) {
+            return;
         }
+        // A stream that is idle has nothing to wait for, and is not kept alive for this.
+        used.retain(|s| s.id() != stream.id() && !s.is_idle());
+        used.push(stream.clone());
     }
 
     /// Waits until what is enqueued on a stream is done. Unlike `synchronize`, asks nobody how it

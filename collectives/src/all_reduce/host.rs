@@ -116,7 +116,7 @@ impl<'p> Work<'p> {
             unsafe {
                 core::ptr::copy_nonoverlapping(self.input.add(start), data.as_mut_ptr(), length)
             };
-            session.put_packet(index, u64::from_ne_bytes(data));
+            session.put_packet(index, u64::from_ne_bytes(data))?;
         }
         session.agree()?;
         let mut tiles: SmallVec<[[u8; TILE]; 16]> = SmallVec::from_elem([0; TILE], world);

@@ -5,12 +5,13 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
 };
+use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::{ExchangeError, RoundKey};
@@ -101,11 +102,42 @@ pub(crate) fn receive(
             fds.extend(rights);
         }
     }
-    if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    if message.flags.contains(ReturnFlags::CTRUNC) {
+        // No frame has more descriptors than the space above, so this process has no more to give.
+        return Err(rustix::io::Errno::MFILE);
+    }
+    if message.flags.contains(ReturnFlags::TRUNC) {
         return Err(rustix::io::Errno::MSGSIZE);
     }
     // No frame is empty, so nothing received is the end.
     Ok((message.bytes > 0).then_some((message.bytes, fds)))
+}
+
+/// Who is at the other end of a connected socket: the user, and the process if it has a number in
+/// this process's namespace.
+///
+/// # References
+/// - `SO_PEERCRED`: `unix(7)`. A process of another PID namespace has the number 0.
+#[allow(unsafe_code, reason = "rustix's credentials cannot hold a process without a number")]
+pub(crate) fn peer(socket: BorrowedFd<'_>) -> std::io::Result<(u32, Option<Pid>)> {
+    let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `size` bytes, a ucred, into `found`, which lives past the
+    // call; the descriptor is borrowed.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &raw mut size,
+        )
+    };
+    if done == 0 {
+        Ok((found.uid, Pid::from_raw(found.pid)))
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
 }
 
 /// Decodes what `receive` put into a buffer. Garbage is an error, never a panic.

@@ -103,7 +103,7 @@ struct Desk {
 
 struct Client {
     socket: LinkFd,
-    process: Pid,
+    process: Option<Pid>,
     state: State,
     out: VecDeque<Outgoing>,
 }
@@ -205,7 +205,10 @@ impl Desk {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(e) => {
+                    // Out of descriptors, most likely, and the connection stays at the door: a tick
+                    // later there may be some again.
                     tracing::warn!(error = %e, "accept failed");
+                    std::thread::sleep(TICK);
                     return;
                 }
             };
@@ -214,12 +217,9 @@ impl Desk {
                 continue;
             }
             // Another user's process is no member, whatever it knows.
-            let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else { continue };
-            if peer.uid != rustix::process::geteuid() {
-                tracing::warn!(
-                    uid = peer.uid.as_raw(),
-                    "a process of another user was turned away"
-                );
+            let Ok((uid, process)) = frame::peer(socket.as_fd()) else { continue };
+            if uid != rustix::process::geteuid().as_raw() {
+                tracing::warn!(uid, "a process of another user was turned away");
                 continue;
             }
             let Ok(nonce) = random::<16>() else { continue };
@@ -228,12 +228,7 @@ impl Desk {
             let state = State::Greeting { nonce, since: Instant::now() };
             self.clients.insert(
                 id,
-                Client {
-                    socket: LinkFd::new(socket),
-                    process: peer.pid,
-                    state,
-                    out: VecDeque::new(),
-                },
+                Client { socket: LinkFd::new(socket), process, state, out: VecDeque::new() },
             );
             self.send(id, &Frame::Challenge { version: WIRE_VERSION, nonce }, Vec::new());
         }
@@ -377,8 +372,8 @@ impl Desk {
             // The process itself, as far as this kernel and sandbox can name it: a second witness
             // of its end, for when a stray copy of the link stays open somewhere.
             if let Some(client) = self.clients.get(&other.client)
-                && let Ok(process) =
-                    rustix::process::pidfd_open(client.process, PidfdFlags::empty())
+                && let Some(process) = client.process
+                && let Ok(process) = rustix::process::pidfd_open(process, PidfdFlags::empty())
             {
                 fds.push(Arc::new(process));
             }
@@ -477,7 +472,10 @@ impl Desk {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
                 // Too many descriptors in flight: they drain as receivers read.
-                Err(Errno::TOOMANYREFS) => return,
+                Err(Errno::TOOMANYREFS) => {
+                    std::thread::sleep(Duration::from_millis(1));
+                    return;
+                }
                 Err(_) => {
                     // The reader finds the end of the connection and cleans up.
                     client.out.clear();

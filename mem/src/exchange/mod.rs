@@ -91,6 +91,14 @@ pub enum ExchangeError {
         /// Bytes that fit.
         limit: usize,
     },
+    /// This process has no descriptors left.
+    #[error("{call}: out of descriptors; RLIMIT_NOFILE (ulimit -n) allows {limit}")]
+    Descriptors {
+        /// The system call.
+        call: String,
+        /// How many the process may have.
+        limit: u64,
+    },
     /// The operating system reported an error.
     #[error("{call}: {reason}")]
     System {
@@ -120,6 +128,16 @@ impl ExchangeError {
     pub(crate) fn system(call: &str, error: impl std::fmt::Display) -> Self {
         ExchangeError::System { call: call.to_owned(), reason: error.to_string() }
     }
+
+    /// As [`system`](Self::system), told apart where descriptors have run out.
+    pub(crate) fn errno(call: &str, error: rustix::io::Errno) -> Self {
+        use rustix::io::Errno;
+        if !matches!(error, Errno::MFILE | Errno::NFILE) {
+            return Self::system(call, error);
+        }
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        ExchangeError::Descriptors { call: call.to_owned(), limit: limit.unwrap_or(u64::MAX) }
+    }
 }
 
 impl Fault for ExchangeError {
@@ -130,6 +148,7 @@ impl Fault for ExchangeError {
             ExchangeError::Cancelled => Kind::Cancelled,
             ExchangeError::Duplicate { .. } => Kind::Disagreement,
             ExchangeError::TooLarge { .. } => Kind::InvalidArgument,
+            ExchangeError::Descriptors { .. } => Kind::Exhausted,
             ExchangeError::Refused(_) | ExchangeError::System { .. } => Kind::System,
         }
     }

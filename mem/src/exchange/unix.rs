@@ -6,7 +6,7 @@
 //!
 //! "One host" is decided by meeting, not by comparing names: what can connect can share memory.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -104,14 +104,12 @@ impl UnixExchange {
             let socket = seqpacket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
             match rustix::net::connect(&socket, &address) {
                 Ok(()) => {
-                    let peer = rustix::net::sockopt::socket_peercred(&socket)
+                    let (uid, _) = frame::peer(socket.as_fd())
                         .map_err(|e| ExchangeError::system("SO_PEERCRED", e))?;
-                    let me = rustix::process::geteuid();
-                    if peer.uid != me {
+                    let me = rustix::process::geteuid().as_raw();
+                    if uid != me {
                         return Err(Attempt::Over(ExchangeError::Refused(format!(
-                            "user {} holds this run's meeting point; this process is user {}",
-                            peer.uid.as_raw(),
-                            me.as_raw()
+                            "user {uid} holds this run's meeting point; this process is user {me}"
                         ))));
                     }
                     return Ok(socket);
@@ -119,7 +117,7 @@ impl UnixExchange {
                 Err(Errno::CONNREFUSED) => self.try_lead(&address)?,
                 // The leader's backlog is full: it is busy with others.
                 Err(Errno::AGAIN | Errno::INTR) => std::thread::sleep(Duration::from_millis(1)),
-                Err(e) => return Err(Attempt::Over(ExchangeError::system("connect", e))),
+                Err(e) => return Err(Attempt::Over(ExchangeError::errno("connect", e))),
             }
             bound.check()?;
         }
@@ -194,7 +192,7 @@ fn out_of_turn() -> Attempt {
 
 fn seqpacket(flags: SocketFlags) -> Result<OwnedFd, ExchangeError> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-        .map_err(|e| ExchangeError::system("socket", e))
+        .map_err(|e| ExchangeError::errno("socket", e))
 }
 
 impl Exchange for UnixExchange {
@@ -204,8 +202,10 @@ impl Exchange for UnixExchange {
             match self.attempt(&round, &bound) {
                 Ok(parts) => return Ok(parts),
                 Err(Attempt::Leaderless) => bound.check()?,
-                Err(Attempt::Over(ExchangeError::Missing { missing, allowed, .. })) => {
+                Err(Attempt::Over(ExchangeError::Missing { missing, .. })) => {
                     let hosts = (self.on_lead.hosts)();
+                    // What this rank was allowed: the leader knows only what was left when it came.
+                    let allowed = wait.duration();
                     return Err(ExchangeError::Missing { missing, allowed, hosts });
                 }
                 Err(Attempt::Over(error)) => return Err(error),
@@ -265,7 +265,7 @@ impl Line {
                 Err(Errno::AGAIN) => self.poll(PollFlags::OUT, bound)?,
                 Err(Errno::INTR) => {}
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(Attempt::Leaderless),
-                Err(e) => return Err(Attempt::Over(ExchangeError::system("sendmsg", e))),
+                Err(e) => return Err(Attempt::Over(ExchangeError::errno("sendmsg", e))),
             }
         }
     }
@@ -277,7 +277,7 @@ impl Line {
                 Ok(None) | Err(Errno::CONNRESET) => return Err(Attempt::Leaderless),
                 Err(Errno::AGAIN) => self.poll(PollFlags::IN, bound)?,
                 Err(Errno::INTR) => {}
-                Err(e) => return Err(Attempt::Over(ExchangeError::system("recvmsg", e))),
+                Err(e) => return Err(Attempt::Over(ExchangeError::errno("recvmsg", e))),
             }
         }
     }
@@ -295,7 +295,7 @@ impl Line {
         let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
         match poll(&mut [PollFd::new(&self.socket, events)], Some(&tick)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(e) => Err(Attempt::Over(ExchangeError::system("poll", e))),
+            Err(e) => Err(Attempt::Over(ExchangeError::errno("poll", e))),
         }
     }
 }

@@ -181,7 +181,11 @@ impl Group {
                     .filter(|(_, v)| v.payload != [1])
                     .map(|(i, _)| i)
                     .collect();
-                return Err(RendezvousError::Map { ranks, reason: Some(e.to_string()) });
+                return Err(RendezvousError::Map {
+                    ranks,
+                    reason: Some(e.to_string()),
+                    kind: e.kind(),
+                });
             }
         };
         let import = |handle, _| import(&device, handle, bytes);

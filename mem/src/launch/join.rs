@@ -197,9 +197,10 @@ const BRIEF: Wait = Wait::timeout(Duration::from_secs(2));
 
 /// Lets other hosts know that ranks meet here, so that a meeting that fails can say so.
 fn announce(store: &dyn Store) {
+    let Some(host) = this_host() else { return };
     let told = store
         .add("hosts", 1, &BRIEF)
-        .and_then(|n| store.set(&format!("hosts/{n}"), this_host().as_bytes(), &BRIEF));
+        .and_then(|n| store.set(&format!("hosts/{n}"), host.as_bytes(), &BRIEF));
     if let Err(e) = told {
         tracing::debug!(error = %e, "other hosts will not know of this one");
     }
@@ -217,17 +218,16 @@ fn known_hosts(store: &dyn Store) -> Result<Vec<String>, StoreError> {
     Ok(hosts)
 }
 
-/// What decides whether processes can meet: host, boot, user, network namespace.
-fn this_host() -> String {
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-    let link =
-        |path| std::fs::read_link(path).map_or_else(|_| String::new(), |p| p.display().to_string());
-    format!(
-        "{} (boot {}, user {}, {}, {})",
+/// What decides whether processes can meet: host, boot, user, network namespace. `None` where that
+/// cannot all be read: two halves of one host must not look like two hosts.
+fn this_host() -> Option<String> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let namespace = std::fs::read_link("/proc/self/ns/net").ok()?;
+    Some(format!(
+        "{} (boot {}, user {}, {})",
         host_name(),
-        read("/proc/sys/kernel/random/boot_id"),
+        boot.trim(),
         rustix::process::geteuid().as_raw(),
-        link("/proc/self/ns/net"),
-        link("/proc/self/ns/pid"),
-    )
+        namespace.display(),
+    ))
 }

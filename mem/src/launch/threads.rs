@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use symmem_hal::{Device, Wait};
 
@@ -76,18 +77,39 @@ impl Threads {
                 .into_iter()
                 .zip(devices.iter().cycle())
                 .map(|(world, device)| {
-                    let peers = peers.clone();
-                    scope.spawn(move || rank(&world, device, options, peers, body))
+                    let (mine, number) = (peers.clone(), world.rank);
+                    let started = std::thread::Builder::new()
+                        .name(format!("symmem-rank-{number}"))
+                        .spawn_scoped(scope, move || rank(&world, device, options, mine, body));
+                    if started.is_err() {
+                        // The others need not wait for it.
+                        peers.announce_lost(number);
+                    }
+                    started.map_err(|e| (number, e))
                 })
                 .collect();
-            started.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
+            let ends =
+                started.into_iter().map(|rank| rank.map(std::thread::ScopedJoinHandle::join));
+            ends.collect()
         });
         // A panic first: what it made of the other ranks is its consequence.
         let mut returned = Vec::with_capacity(ends.len());
+        let mut unstarted = None;
         for end in ends {
-            returned.push(end.unwrap_or_else(|panic| resume_unwind(panic)));
+            match end {
+                Ok(end) => returned.push(end.unwrap_or_else(|panic| resume_unwind(panic))),
+                Err((rank, source)) => {
+                    unstarted.get_or_insert_with(|| RendezvousError::Thread {
+                        rank,
+                        reason: source.to_string(),
+                    });
+                }
+            }
         }
-        returned.into_iter().collect()
+        match unstarted {
+            Some(error) => Err(error),
+            None => returned.into_iter().collect(),
+        }
     }
 }
 
@@ -112,9 +134,10 @@ fn rank<R>(
     let ended = catch_unwind(AssertUnwindSafe(|| body(group.clone())));
     match ended {
         Ok(result) => {
-            let wait = Wait::timeout(options.deadline);
+            let end = Wait::timeout(options.deadline).deadline();
             for event in group.status().in_flight() {
-                if let Err(e) = event.synchronize(&wait) {
+                let left = Wait::timeout(end.saturating_duration_since(Instant::now()));
+                if let Err(e) = event.synchronize(&left) {
                     tracing::warn!(rank = world.rank, error = %e, "a rank ends with work in flight");
                 }
             }

@@ -54,7 +54,7 @@ struct Link {
 impl Links {
     pub(crate) fn new(register: Arc<Register>) -> Result<Self, ExchangeError> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| ExchangeError::system("eventfd", e))?;
+            .map_err(|e| ExchangeError::errno("eventfd", e))?;
         let inner = Inner { state: Mutex::default(), bell: LinkFd::new(bell), register };
         Ok(Links { inner: Arc::new(inner) })
     }

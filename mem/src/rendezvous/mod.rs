@@ -49,6 +49,16 @@ pub enum RendezvousError {
         ranks: RankSet,
         /// Why, if this rank is one of them.
         reason: Option<String>,
+        /// What sort of trouble this rank had; [`Kind::System`] if none.
+        kind: Kind,
+    },
+    /// A rank's thread could not be started, so that no group was made.
+    #[error("no thread for rank {rank}: {reason}; threads may be limited (ulimit -u)")]
+    Thread {
+        /// Which.
+        rank: u32,
+        /// The system's reason.
+        reason: String,
     },
     /// An option cannot be; nobody was spoken to.
     #[error(transparent)]
@@ -77,7 +87,8 @@ impl Fault for RendezvousError {
             }
             RendezvousError::Alloc(e) => e.kind(),
             RendezvousError::Options(e) => e.kind(),
-            RendezvousError::Map { .. } => Kind::System,
+            RendezvousError::Thread { .. } => Kind::Exhausted,
+            RendezvousError::Map { kind, .. } => *kind,
         }
     }
 
@@ -271,7 +282,7 @@ pub(crate) fn exchange_memory(
     let records: Vec<Record> = decoded.into_iter().flatten().collect();
     compare(&records)?;
     let mut memories = Vec::with_capacity(parts.len());
-    let mut trouble: Option<String> = failed.map(|e| e.to_string());
+    let mut trouble: Option<(String, Kind)> = failed.map(|e| (e.to_string(), e.kind()));
     for (index, part) in parts.into_iter().enumerate() {
         if index == me {
             memories.push(memory.clone());
@@ -279,7 +290,7 @@ pub(crate) fn exchange_memory(
         }
         match part.handle.map(|handle| import(handle, index)) {
             Some(Ok(memory)) => memories.push(memory),
-            Some(Err(e)) => trouble = trouble.or(Some(e.to_string())),
+            Some(Err(e)) => trouble = trouble.or(Some((e.to_string(), e.kind()))),
             // That rank votes against, with its reason; this one has nothing to add.
             None => {}
         }
@@ -289,7 +300,8 @@ pub(crate) fn exchange_memory(
     let against: RankSet =
         votes.iter().enumerate().filter(|(_, v)| v.payload != [1]).map(|(i, _)| i).collect();
     if !against.is_empty() || !whole {
-        return Err(RendezvousError::Map { ranks: against, reason: trouble });
+        let (reason, kind) = trouble.map_or((None, Kind::System), |(r, k)| (Some(r), k));
+        return Err(RendezvousError::Map { ranks: against, reason, kind });
     }
     Ok((memories, records))
 }

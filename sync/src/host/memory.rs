@@ -102,6 +102,8 @@ impl<'a> Words<'a> {
         unsafe { self.ranks[rank].1.add(offset as usize) }
     }
 
+    /// The word at an address that [`workspace`](Self::workspace) or a pad gave: private to this
+    /// file, whose every caller passes one.
     fn word32(&self, at: *mut u8) -> &AtomicU32 {
         // SAFETY: mapped during the launch, aligned by the layout, and only ever used as an atomic.
         unsafe { AtomicU32::from_ptr(at.cast()) }

@@ -117,18 +117,28 @@ impl<'a> Session<'a> {
     /// this rank's own.
     ///
     /// Holds [`Layout::chunk_capacity`](crate::Layout::chunk_capacity) bytes twice: for a chunk of
-    /// input, and for a result.
+    /// input, and for a result. Null for a rank that the group does not have.
     #[must_use]
     pub fn staging(&self, rank: usize, chunk: usize) -> *mut u8 {
+        if rank >= self.world() {
+            return core::ptr::null_mut();
+        }
         let parity: Parity = self.epoch().parity();
         self.memory.staging(rank, parity, chunk)
     }
 
-    /// Stores one packet for all readers. `index` is below the layout's packets.
-    pub fn put_packet(&mut self, index: usize, data: u64) {
-        debug_assert!(index < LaneMemory::packets(self.memory));
+    /// Stores one packet for all readers.
+    ///
+    /// # Errors
+    ///
+    /// [`Ended`] where the lane has no such packet: nothing is stored.
+    pub fn put_packet(&mut self, index: usize, data: u64) -> Result<(), Ended> {
+        if index >= LaneMemory::packets(self.memory) {
+            return Err(Ended);
+        }
         self.operation.put(index, data);
         self.unrung = true;
+        Ok(())
     }
 
     /// The packet of a peer.
@@ -137,6 +147,9 @@ impl<'a> Session<'a> {
     ///
     /// [`Ended`] where the wait ended early.
     pub fn await_packet(&mut self, index: usize, writer: usize) -> Result<u64, Ended> {
+        if index >= LaneMemory::packets(self.memory) || writer >= self.world() {
+            return Err(Ended);
+        }
         // The common case: it is there.
         if let Progress::Ready(data) = self.operation.poll_packet(index, writer) {
             return Ok(data);
@@ -172,6 +185,9 @@ impl<'a> Session<'a> {
     ///
     /// [`Ended`] where the wait ended early.
     pub fn await_flag(&mut self, writer: usize, step: u32) -> Result<(), Ended> {
+        if writer >= self.world() {
+            return Err(Ended);
+        }
         if let Progress::Ready(()) = self.operation.poll_flag(writer, step) {
             return Ok(());
         }
