@@ -6,6 +6,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -34,13 +35,15 @@ pub(crate) enum Frame {
     Hello { nonce: [u8; 16], proof: [u8; 32] },
     /// Leader to member.
     Welcome { proof: [u8; 32] },
-    /// Member to leader, with the part's descriptor if it has one. `linked` are the global ranks to
+    /// Member to leader, with the part's descriptor if it has one. `left` of what its caller
+    /// `allowed` remains. `linked` are the global ranks to
     /// which the member has a link.
     Come {
         key: RoundKey,
         members: Vec<u32>,
         me: u32,
-        millis: u64,
+        left: Duration,
+        allowed: Duration,
         linked: Vec<u32>,
         payload: Vec<u8>,
     },

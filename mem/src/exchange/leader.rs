@@ -264,7 +264,7 @@ impl Desk {
                 self.send(id, &Frame::Welcome { proof }, Vec::new());
                 Ok(())
             }
-            (Frame::Come { key, members, me, millis, linked, payload }, State::Known) => {
+            (Frame::Come { key, members, me, left, allowed, linked, payload }, State::Known) => {
                 client.state = State::Come { key };
                 let member = Member {
                     client: id,
@@ -272,7 +272,7 @@ impl Desk {
                     handle: fds.into_iter().next().map(Arc::new),
                     linked,
                 };
-                self.come(key, members, me, Duration::from_millis(millis), member)
+                self.come(key, members, me, (left, allowed), member)
             }
             (Frame::Cancel, State::Come { key }) => {
                 let key = *key;
@@ -289,10 +289,11 @@ impl Desk {
         key: RoundKey,
         members: Vec<u32>,
         me: u32,
-        allowed: Duration,
+        (left, allowed): (Duration, Duration),
         member: Member,
     ) -> Result<(), ExchangeError> {
-        let deadline = Instant::now().checked_add(allowed).unwrap_or_else(Instant::now);
+        let deadline =
+            Instant::now().checked_add(left).unwrap_or_else(|| Instant::now() + GREETING);
         let meeting = self.rounds.entry(key).or_insert_with(|| Meeting {
             come: members.iter().map(|_| None).collect(),
             members: members.clone(),

@@ -151,7 +151,8 @@ impl UnixExchange {
             key: round.key,
             members: round.members.to_vec(),
             me: round.me as u32,
-            millis: u64::try_from(bound.left().as_millis()).unwrap_or(u64::MAX / 2),
+            left: bound.left(),
+            allowed: bound.wait.duration(),
             linked: self.links.peers(),
             payload: round.part.payload.clone(),
         };
@@ -202,10 +203,8 @@ impl Exchange for UnixExchange {
             match self.attempt(&round, &bound) {
                 Ok(parts) => return Ok(parts),
                 Err(Attempt::Leaderless) => bound.check()?,
-                Err(Attempt::Over(ExchangeError::Missing { missing, .. })) => {
+                Err(Attempt::Over(ExchangeError::Missing { missing, allowed, .. })) => {
                     let hosts = (self.on_lead.hosts)();
-                    // What this rank was allowed: the leader knows only what was left when it came.
-                    let allowed = wait.duration();
                     return Err(ExchangeError::Missing { missing, allowed, hosts });
                 }
                 Err(Attempt::Over(error)) => return Err(error),
