@@ -100,15 +100,11 @@ fn check_nothing_left(before: Holdings) -> Verdict {
         Holdings::now().is_ok_and(within)
     });
     check!(settled, "held before: {before:?}; held after: {:?}", Holdings::now()?);
-    let children = std::fs::read_to_string("/proc/self/task/self/children")
-        .or_else(|_| {
-            std::fs::read_to_string(format!(
-                "/proc/self/task/{}/children",
-                getpid().as_raw_nonzero()
-            ))
-        })
-        .unwrap_or_default();
-    check_eq!(children.trim(), "", "children");
+    let children = std::fs::read_dir("/proc/self/task")?.flatten().filter_map(|task| {
+        let children = std::fs::read_to_string(task.path().join("children")).ok()?;
+        (!children.trim().is_empty()).then_some(children)
+    });
+    check_eq!(children.collect::<Vec<_>>(), Vec::<String>::new(), "children");
     let left: Vec<_> = std::fs::read_dir("/dev/shm")
         .map(|files| {
             let names = files.flatten().map(|f| f.file_name().to_string_lossy().into_owned());
