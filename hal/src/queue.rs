@@ -10,6 +10,7 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 
 use crate::Wait;
+use crate::backend::EventOps;
 use crate::health::{Health, SyncError};
 use crate::stream::StreamId;
 
@@ -108,6 +109,35 @@ impl Marker {
         } else {
             waiting.push((*at, waker));
         }
+    }
+}
+
+/// A point in the work of a stream that a queue, or its caller, runs: the event of every backend
+/// that has one of these.
+#[derive(Clone, Debug, Default)]
+pub struct Event(Arc<Mutex<Marker>>);
+
+impl Event {
+    pub(crate) fn set(&self, marker: Marker) {
+        *self.0.lock() = marker;
+    }
+
+    pub(crate) fn marker(&self) -> Marker {
+        self.0.lock().clone()
+    }
+}
+
+impl EventOps for Event {
+    fn is_complete(&self) -> bool {
+        self.marker().is_complete()
+    }
+
+    fn synchronize(&self, wait: &Wait) -> Result<(), SyncError> {
+        self.marker().wait(wait)
+    }
+
+    fn on_complete(&self, waker: Waker) {
+        self.marker().on_complete(waker);
     }
 }
 
