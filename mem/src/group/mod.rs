@@ -132,6 +132,25 @@ pub(crate) struct Plan {
 }
 
 impl Group {
+    /// Makes the group of all ranks of a run; collective among them.
+    pub(crate) fn of_all(
+        world: &Arc<World>,
+        device: &Device,
+        options: &Options,
+        wait: &Wait,
+    ) -> Result<Self, RendezvousError> {
+        let members: Arc<[u32]> = (0..world.size).collect();
+        let plan = Plan {
+            id: world.next_group_id(&members),
+            me: world.rank as usize,
+            members,
+            device: device.clone(),
+            options: options.clone(),
+            step: Step::CreateGroup,
+        };
+        Self::create(world, plan, wait)
+    }
+
     /// Makes a group; collective among its members.
     pub(crate) fn create(
         world: &Arc<World>,

@@ -11,11 +11,11 @@ use crate::exchange::ExchangeError;
 use crate::exchange::token::{Token, run_name};
 use crate::exchange::unix::{OnLead, UnixExchange};
 use crate::group::world::World;
-use crate::group::{Group, Options, Plan};
+use crate::group::{Group, Options};
 use crate::liveness::Register;
 use crate::liveness::links::Links;
 use crate::rendezvous::RendezvousError;
-use crate::rendezvous::record::{Step, host_name};
+use crate::rendezvous::record::host_name;
 use crate::store::{PrefixStore, Store, StoreError};
 
 /// Why a process could not join its run.
@@ -139,16 +139,7 @@ impl Group {
             return Err(StartError::Rank { rank: place.rank, world_size: place.world_size });
         }
         let world = world(place, store, wait)?;
-        let members: Arc<[u32]> = (0..world.size).collect();
-        let plan = Plan {
-            id: world.next_group_id(&members),
-            me: world.rank as usize,
-            members,
-            device: device.clone(),
-            options: options.clone(),
-            step: Step::CreateGroup,
-        };
-        Ok(Group::create(&world, plan, wait)?)
+        Ok(Group::of_all(&world, device, options, wait)?)
     }
 }
 

@@ -8,10 +8,9 @@ use std::time::Instant;
 use symmem_hal::{Device, Wait};
 
 use crate::group::world::World;
-use crate::group::{Group, Options, Plan};
+use crate::group::{Group, Options};
 use crate::liveness::peers::Peers;
 use crate::rendezvous::RendezvousError;
-use crate::rendezvous::record::Step;
 
 /// Runs `body` once for each of `ranks` ranks, each on a thread of its own with its own group of
 /// all of them, on the CPU with default options. Returns the results in rank order.
@@ -121,16 +120,7 @@ fn rank<R>(
     body: impl Fn(Group) -> R,
 ) -> Result<R, RendezvousError> {
     let scope = RankScope { rank: world.rank, peers };
-    let members: Arc<[u32]> = (0..world.size).collect();
-    let plan = Plan {
-        id: world.next_group_id(&members),
-        me: world.rank as usize,
-        members,
-        device: device.clone(),
-        options: options.clone(),
-        step: Step::CreateGroup,
-    };
-    let group = Group::create(world, plan, &Wait::timeout(options.deadline))?;
+    let group = Group::of_all(world, device, options, &Wait::timeout(options.deadline))?;
     let ended = catch_unwind(AssertUnwindSafe(|| body(group.clone())));
     match ended {
         Ok(result) => {
