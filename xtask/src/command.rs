@@ -45,11 +45,13 @@ pub struct Cargo {
     args: Vec<OsString>,
     env: Vec<(&'static str, OsString)>,
     suite: bool,
+    /// What its standard error must say, and its status must be a failure.
+    planted: Option<&'static str>,
 }
 
 impl Cargo {
     pub fn new(command: &str) -> Self {
-        Cargo { args: vec![command.into()], env: Vec::new(), suite: false }
+        Cargo { args: vec![command.into()], env: Vec::new(), suite: false, planted: None }
     }
 
     /// The conformance suite, with these arguments.
@@ -75,6 +77,11 @@ impl Cargo {
         self
     }
 
+    /// Passes if it fails and its standard error says this: the control of a check.
+    pub fn must_report(self, text: &'static str) -> Self {
+        Cargo { planted: Some(text), ..self }
+    }
+
     /// Builds into a folder of its own below the target folder.
     pub fn target(self, folder: &str) -> Self {
         let target = target_dir().join(folder);
@@ -95,7 +102,18 @@ impl Cargo {
         let mut command = Command::new(cargo);
         command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
         command.current_dir(workspace()).stdout(Stdio::piped());
+        let passed = Counts { passed: 1, ..Counts::default() };
         let failed = Counts { failed: 1, ..Counts::default() };
+        if let Some(text) = self.planted {
+            let Ok(output) = command.stderr(Stdio::piped()).output() else { return failed };
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            if !output.status.success() && stderr.contains(text) {
+                println!("reported, as it must be: {text}");
+                return passed;
+            }
+            println!("{stderr}\nNOT reported: {text} ({})", output.status);
+            return failed;
+        }
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(e) => {
@@ -116,7 +134,7 @@ impl Cargo {
         }
         match child.wait() {
             Ok(status) if status.success() && counts == Counts::default() => {
-                Counts { passed: 1, ..Counts::default() }
+                passed
             }
             Ok(status) if status.success() || counts.failed > 0 => counts,
             // Nothing says that it failed but its status: a build, or a crash.

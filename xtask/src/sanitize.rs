@@ -1,11 +1,12 @@
 //! `cargo xtask sanitize`: on the stable toolchain, by permission to use its unstable flags.
 //!
-//! The standard library is not instrumented, since its sources are not part of every toolchain. The
-//! address sanitizer needs none of that. The thread sanitizer then misses what orders threads inside
-//! the library; what that makes it report wrongly is listed in `tsan.supp`, functions of the standard
-//! library alone.
+//! The address sanitizer needs no more than the flag. The thread sanitizer must see what orders
+//! threads, which is inside the standard library: it is built with it, from the toolchain's component
+//! `rust-src`. That leaves nothing to suppress.
 
-use crate::command::{Cargo, workspace};
+use std::process::Command;
+
+use crate::command::Cargo;
 use crate::summary::Summary;
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -26,22 +27,36 @@ const CRATES: &[&str] = &[
 ];
 
 pub fn run(sanitizer: Sanitizer, summary: &mut Summary) {
-    let (name, flags) = match sanitizer {
-        Sanitizer::Address => ("address", "-Zsanitizer=address"),
-        // Code that is sanitized is called by code that is not: the standard library's.
-        Sanitizer::Thread => ("thread", "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer"),
+    let (name, flags, build_std) = match sanitizer {
+        Sanitizer::Address => ("address", "-Zsanitizer=address", None),
+        Sanitizer::Thread => ("thread", "-Zsanitizer=thread", Some("-Zbuild-std")),
     };
-    let suppressions = workspace().join("xtask").join("tsan.supp");
+    if build_std.is_some() {
+        // Where it is there already, this does nothing; where it cannot be had, the build says so.
+        let _ = Command::new("rustup").args(["component", "add", "rust-src"]).status();
+    }
     let sanitized = |cargo: Cargo| {
         cargo
-            .options(["--target", TARGET])
+            .options(["--target", TARGET].into_iter().chain(build_std))
             .env("RUSTC_BOOTSTRAP", "1")
             .env("RUSTFLAGS", flags)
             // Leaks are the suite's to find: some of its tests leak on purpose.
             .env("ASAN_OPTIONS", "detect_leaks=0:detect_stack_use_after_return=1")
-            .env("TSAN_OPTIONS", format!("suppressions={}", suppressions.display()))
             .target(&format!("sanitize-{name}"))
     };
+    let planted = |fault: &str, report| {
+        let run = Cargo::new("run").args(["--quiet", "--package", "symmem-tests"]);
+        sanitized(run.args(["--example", "planted", "--", fault])).must_report(report)
+    };
+    summary.tier(
+        &format!("{name} sanitizer, planted faults"),
+        &match sanitizer {
+            Sanitizer::Address => vec![planted("use-after-free", "heap-use-after-free")],
+            Sanitizer::Thread => ["race-in-threads", "race-in-drop", "race-of-ranks"]
+                .map(|race| planted(race, "ThreadSanitizer: data race"))
+                .into(),
+        },
+    );
     summary.tier(
         &format!("{name} sanitizer, unit tests"),
         &[sanitized(Cargo::new("test").args(["--quiet", "--lib"]).args(CRATES.iter().copied()))],
