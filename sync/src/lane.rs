@@ -188,7 +188,10 @@ impl Lane<'_> {
     #[cold]
     fn failure(&self) -> Failure {
         let shared = self.shared;
-        let told = shared.control().failure().unwrap_or(Failure::NotPrepared("the lane is closed"));
-        shared.status.fail(shared.control().refine(told, &shared.status)).clone()
+        let told = shared.control().failure().unwrap_or_else(|| {
+            let dead = shared.control().unfinished(&shared.status);
+            dead.unwrap_or(Failure::NotPrepared("the lane is closed"))
+        });
+        shared.status.fail(told).clone()
     }
 }

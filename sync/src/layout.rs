@@ -43,6 +43,7 @@ pub struct Layout {
     pub(crate) first_epoch: u32,
     pub(crate) reserved: u32,
     pub(crate) lost: u64,
+    pub(crate) left: u64,
     pub(crate) record: u64,
     pub(crate) table: u64,
     pub(crate) channel_states: u64,
@@ -138,13 +139,14 @@ impl Layout {
         let channels = Self::channels_of(pad, world);
         let ranks = world as u64;
         let lost = LOST;
-        let record = lost + round(ranks.div_ceil(64) * 8, LINE);
+        let left = lost + ranks.div_ceil(64) * 8;
+        let record = lost + round(2 * ranks.div_ceil(64) * 8, LINE);
         let table = record + round(Record::words(world) as u64 * 8, LINE);
         let channel_states =
             table + round(size_of::<Layout>() as u64 + ranks * size_of::<Bases>() as u64, LINE);
         let fault =
             channel_states + round(u64::from(channels) * size_of::<ChannelWords>() as u64, LINE);
-        let barriers = fault + round(16 + ranks.div_ceil(64) * 8, LINE);
+        let barriers = fault + round(8 + u64::from(channels) * Self::fault_bytes(ranks), LINE);
         let first_lane = round(barriers + u64::from(channels) * LINE, PAGE);
         let fronts = LINE;
         let least_front = round(HEADER + 6 * PACKET, LINE);
@@ -181,6 +183,7 @@ impl Layout {
             first_epoch: 0,
             reserved: 0,
             lost,
+            left,
             record,
             table,
             channel_states,
@@ -194,6 +197,21 @@ impl Layout {
             staging,
             staging_unit,
         })
+    }
+
+    /// Bytes of a channel's fault: a word of what, and a mask of whom.
+    fn fault_bytes(ranks: u64) -> u64 {
+        8 + ranks.div_ceil(64) * 8
+    }
+
+    /// Offset of the word that is set while some channel has a fault that was not told.
+    pub(crate) fn any_fault(&self) -> u64 {
+        self.fault
+    }
+
+    /// Offset of a channel's fault.
+    pub(crate) fn channel_fault(&self, channel: u32) -> u64 {
+        self.fault + 8 + u64::from(channel) * Self::fault_bytes(u64::from(self.world))
     }
 
     /// Fresh lanes count this epoch as completed; anything that is no epoch means the usual one.

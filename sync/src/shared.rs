@@ -7,7 +7,7 @@ use std::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use parking_lot::Mutex;
-use symmem_hal::types::{Bytes, Rank, Scope};
+use symmem_hal::types::{Bytes, Rank, RankSet, Scope};
 use symmem_hal::{
     Device, DeviceError, DevicePtr, Event, Fault, Function, Health, KeepAlive, Kind, Launch,
     LoadError, Memory, Module, Stream, StreamOrder, SyncError, Wait,
@@ -17,10 +17,10 @@ use symmem_mem::liveness::{Gone, Status};
 use symmem_mem::{Failure, Group, Layer};
 
 use crate::host::{self, SignalArgs};
-use crate::layout::{ABORT, Bases, Layout, WorkspaceTooSmall};
+use crate::layout::{ABORT, Bases, CLAIM, Layout, WorkspaceTooSmall};
 use crate::protocol::control::{Reason, Record};
 use crate::protocol::{Epoch, Header, header};
-use crate::signals::{SignalError, fault};
+use crate::signals::{Channel, SignalError, fault};
 
 /// A group's lanes and channels, on one rank.
 pub(crate) struct Shared {
@@ -141,11 +141,8 @@ impl Shared {
         let table = DevicePtr::new(group.workspace_ptr(me).get() + layout.table);
         let stream = device.default_stream()?;
         open_lanes(&stream, module.function("open_lanes")?, table, group)?;
-        let (status, told) = (Arc::downgrade(group.status()), control.clone());
-        group.status().set_probe(move || {
-            let failure = told.failure()?;
-            Some(status.upgrade().map_or(failure.clone(), |status| told.refine(failure, &status)))
-        });
+        let told = control.clone();
+        group.status().set_probe(move || told.failure());
         let (status, lost) = (Arc::downgrade(group.status()), control.clone());
         group.status().on_change(Arc::new(move || {
             if let Some(status) = status.upgrade() {
@@ -217,7 +214,7 @@ impl core::fmt::Debug for Shared {
 impl Health for Shared {
     fn failure(&self) -> Option<Arc<dyn Fault>> {
         let failed = self.status.failure();
-        failed.or_else(|| self.control.take_signal_fault().map(|e| Arc::new(e) as Arc<dyn Fault>))
+        failed.or_else(|| self.control.take_any_fault().map(|e| Arc::new(e) as Arc<dyn Fault>))
     }
 }
 
@@ -305,6 +302,13 @@ impl Control {
         Record::load(&words, world).map(|record| self.tell(record))
     }
 
+    /// The loss of the rank that began to write a failure here and ended before it had.
+    pub(crate) fn unfinished(&self, status: &Status) -> Option<Failure> {
+        let claim = u32::from_ne_bytes(self.read(CLAIM));
+        let writer = (claim as usize).checked_sub(1)?;
+        status.gone(writer).map(|gone| status.peer_lost(writer, gone))
+    }
+
     /// The call that this rank issued on a lane in an epoch, if it did and has not gone on.
     fn call(&self, lane: u32, epoch: Epoch) -> Option<Header> {
         let layout = &self.layout;
@@ -330,6 +334,7 @@ impl Control {
                 reporter: rank(record.reporter),
             },
             Reason::PeerLost => Failure::PeerLost { rank: culprit, left: false },
+            Reason::PeerLeft => Failure::PeerLost { rank: culprit, left: true },
             Reason::CallMismatch(difference) => Failure::CallMismatch {
                 rank: culprit,
                 reporter: rank(record.reporter),
@@ -346,42 +351,55 @@ impl Control {
         }
     }
 
-    /// How the last signal or barrier that ended early ended, told once.
-    pub(crate) fn take_signal_fault(&self) -> Option<SignalError> {
-        let word = self.read_word(self.layout.fault);
+    /// How the last signal or barrier of some channel that ended early ended, told once.
+    fn take_any_fault(&self) -> Option<SignalError> {
+        if self.read_word(self.layout.any_fault()) == 0 {
+            return None;
+        }
+        // Before the look at the channels: a fault that comes during it sets the word again.
+        self.write_word(self.layout.any_fault(), 0);
+        fence(Ordering::SeqCst);
+        let mut faults = (0..self.layout.channels).filter_map(|c| self.take_fault(Channel(c)));
+        let first = faults.next();
+        // Of several, each call to come tells one.
+        if first.is_some() {
+            self.write_word(self.layout.any_fault(), 1);
+        }
+        first
+    }
+
+    /// How the last signal or barrier of a channel that ended early ended, told once.
+    pub(crate) fn take_fault(&self, channel: Channel) -> Option<SignalError> {
+        let at = self.layout.channel_fault(channel.0);
+        let word = self.read_word(at);
         if word == 0 {
             return None;
         }
         fence(Ordering::Acquire);
         let ranks = (0..self.layout.world as usize)
-            .filter(|r| {
-                self.read_word(self.layout.fault + 16 + 8 * (r / 64) as u64) >> (r % 64) & 1 == 1
-            })
+            .filter(|r| self.read_word(at + 8 + 8 * (r / 64) as u64) >> (r % 64) & 1 == 1)
             .collect();
-        self.write_word(self.layout.fault, 0);
+        self.write_word(at, 0);
         let rank = |index: usize| Rank::in_scope(index as u32, self.scope);
         fault::decode(word, ranks, rank)
     }
 
-    /// Copies who is gone to where kernels look.
+    /// Copies who is gone, and how, to where kernels look.
     fn set_lost(&self, status: &Status) {
         let gone = status.all_gone();
+        let left = gone.iter().filter(|r| status.gone(*r) == Some(Gone::Left)).collect();
         // What a rank stored before its end was told happens before a kernel sees the bit.
         fence(Ordering::Release);
-        for word in 0..(self.layout.world as usize).div_ceil(64) {
-            let bits =
-                (0..64).filter(|b| gone.contains(word * 64 + b)).fold(0u64, |acc, b| acc | 1 << b);
-            self.write_word(self.layout.lost + 8 * word as u64, bits);
-        }
+        self.write_mask(self.layout.left, &left);
+        fence(Ordering::Release);
+        self.write_mask(self.layout.lost, &gone);
     }
 
-    /// Whether a peer that a failure calls lost had in fact left.
-    pub(crate) fn refine(&self, failure: Failure, status: &Status) -> Failure {
-        match failure {
-            Failure::PeerLost { rank, .. } if status.gone(rank.index()) == Some(Gone::Left) => {
-                Failure::PeerLost { rank, left: true }
-            }
-            other => other,
+    fn write_mask(&self, at: u64, ranks: &RankSet) {
+        for word in 0..(self.layout.world as usize).div_ceil(64) {
+            let bits =
+                (0..64).filter(|b| ranks.contains(word * 64 + b)).fold(0u64, |acc, b| acc | 1 << b);
+            self.write_word(at + 8 * word as u64, bits);
         }
     }
 }

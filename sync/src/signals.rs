@@ -297,7 +297,7 @@ impl<'a> Signal<'a> {
             return Ok(());
         }
         shared.drain(&shared.stream, wait)?;
-        shared.control().take_signal_fault().map_or(Ok(()), Err)
+        shared.control().take_fault(self.channel).map_or(Ok(()), Err)
     }
 
     /// Issues it on a stream. On an inline stream it has happened at return; on another,
@@ -358,9 +358,9 @@ impl<'a> Signal<'a> {
         match launched {
             Launched::Finished => Ok(()),
             Launched::Stopped => {
-                // Two calls that stop at once share one report: whoever comes second knows that
-                // the channel is broken, and no more.
-                let told = shared.control().take_signal_fault();
+                // Two calls of one channel that stop at once share one report: whoever comes second
+                // knows that the channel is broken, and no more.
+                let told = shared.control().take_fault(self.channel);
                 Err(told.unwrap_or(SignalError::Broken { channel: self.channel }))
             }
             Launched::Queued => {

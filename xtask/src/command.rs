@@ -133,9 +133,7 @@ impl Cargo {
             }
         }
         match child.wait() {
-            Ok(status) if status.success() && counts == Counts::default() => {
-                passed
-            }
+            Ok(status) if status.success() && counts == Counts::default() => passed,
             Ok(status) if status.success() || counts.failed > 0 => counts,
             // Nothing says that it failed but its status: a build, or a crash.
             _ => {

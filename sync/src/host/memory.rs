@@ -135,14 +135,13 @@ impl<'a> Words<'a> {
         [word(0), word(1), word(2)]
     }
 
-    /// The words in which a signal or barrier reports that it ended early: kind and channel, then
-    /// the ranks it missed.
-    pub(crate) fn fault(&self) -> (&AtomicU64, &[AtomicU64]) {
-        let words = self.words64(
-            self.workspace(self.layout.rank as usize, self.layout.fault),
-            2 + (self.layout.world as usize).div_ceil(64),
-        );
-        (&words[0], &words[2..])
+    /// The words in which a signal or barrier of a channel reports that it ended early: the ranks it
+    /// missed, what happened, and that there is something to tell. Stored in this order.
+    pub(crate) fn fault(&self, channel: u32) -> (&[AtomicU64], &AtomicU64, &AtomicU64) {
+        let (me, masks) = (self.layout.rank as usize, (self.layout.world as usize).div_ceil(64));
+        let at = self.workspace(me, self.layout.channel_fault(channel));
+        let words = self.words64(at, 1 + masks);
+        (&words[1..], &words[0], self.word64(self.workspace(me, self.layout.any_fault())))
     }
 
     /// This lane's staging of a rank for an epoch's parity and a chunk's: `staging_unit` bytes.
@@ -170,6 +169,7 @@ impl ControlMemory for Words<'_> {
             claim: self.word32(self.workspace(rank, CLAIM)),
             abort: self.word32(self.workspace(rank, ABORT)),
             lost: self.words64(self.workspace(rank, self.layout.lost), world.div_ceil(64)),
+            left: self.words64(self.workspace(rank, self.layout.left), world.div_ceil(64)),
             record: self.words64(self.workspace(rank, self.layout.record), Record::words(world)),
         })
     }

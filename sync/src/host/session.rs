@@ -15,9 +15,9 @@ use crate::protocol::{
     Progress, Refused, Seat,
 };
 
-/// How long a rank that lost the race to report waits for the winner's record. The winner needs a
-/// turn of the scheduler for it, at most, on a machine that has many ranks to a core.
-const ADOPTION: Duration = Duration::from_millis(250);
+/// How long a rank that lost the race to report waits for the record of a winner that lives. It
+/// needs a turn of the scheduler for it, or to be continued after a stop.
+const ADOPTION: Duration = Duration::from_secs(10);
 
 /// What every kernel of a lane operation is given first.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -277,7 +277,10 @@ fn stop(
             Entry::fail(memory.entry());
         }
         Stopped::Without(Cause::Lost(rank)) => {
-            give_up(memory, args, Some(epoch), Reason::PeerLost, Some(rank), missing);
+            let page = memory.control(ControlMemory::rank(memory));
+            let left = page.is_some_and(|page| page.has_left(rank));
+            let reason = if left { Reason::PeerLeft } else { Reason::PeerLost };
+            give_up(memory, args, Some(epoch), reason, Some(rank), missing);
         }
         Stopped::Without(Cause::Cancelled) => {
             give_up(memory, args, Some(epoch), Reason::Cancelled, None, missing);
@@ -293,10 +296,21 @@ fn stop(
     Ended
 }
 
-/// Gives another rank the time to write what it has claimed.
-fn for_a_while(mut done: impl FnMut() -> bool) {
+/// Gives another rank the time to write what it has claimed, as long as it lives.
+fn for_a_while(
+    memory: &Words<'_>,
+    writer: impl Fn() -> Option<usize>,
+    mut done: impl FnMut() -> bool,
+) {
     let until = Instant::now() + ADOPTION;
+    let page = memory.control(ControlMemory::rank(memory));
     while !done() && Instant::now() < until {
+        let gone = page.zip(writer()).is_some_and(|(page, writer)| page.is_lost(writer));
+        if gone {
+            // It may have come between the two looks.
+            done();
+            return;
+        }
         std::thread::yield_now();
     }
 }
@@ -322,11 +336,13 @@ fn give_up(
     let reported = match control::give_up(memory, &record) {
         Verdict::Failed(reported) => reported,
         Verdict::Adopting => {
-            for_a_while(|| control::adopt(memory).is_some());
+            let adopted = || control::adopt(memory).is_some();
+            for_a_while(memory, || control::reporter(memory), adopted);
             control::settle(memory, &record)
         }
     };
-    for_a_while(|| control::keep(memory, &reported));
+    let own = memory.control(ControlMemory::rank(memory));
+    for_a_while(memory, || own?.claimant(), || control::keep(memory, &reported));
     Entry::fail(memory.entry());
     ring_all(memory);
 }

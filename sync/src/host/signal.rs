@@ -99,12 +99,13 @@ fn report(
     kind: u32,
     ranks: &RankSet,
 ) {
-    let (word, mask) = memory.fault();
+    let (mask, word, any) = memory.fault(channel);
     for (i, m) in mask.iter().enumerate() {
         let bits = (0..64).filter(|b| ranks.contains(i * 64 + b)).fold(0, |acc, b| acc | 1 << b);
         m.store(bits, Ordering::Relaxed);
     }
     word.store(fault::encode(call, kind, channel), Ordering::Release);
+    any.store(1, Ordering::Release);
     context.stop();
 }
 

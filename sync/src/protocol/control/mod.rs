@@ -28,6 +28,8 @@ pub struct ControlPage<'a, W32, W64> {
     /// A bit for each rank whose process or thread is gone, set by this rank's watcher; one word
     /// for each 64 ranks.
     pub lost: &'a [W64],
+    /// Of those, the ranks that left in an orderly way; set before their bit in `lost`.
+    pub left: &'a [W64],
     /// [`Record::words`] words.
     pub record: &'a [W64],
 }
@@ -51,6 +53,18 @@ impl<W32: Word32, W64: Word64> ControlPage<'_, W32, W64> {
     #[must_use]
     pub fn is_lost(&self, rank: usize) -> bool {
         self.lost.get(rank / 64).is_some_and(|word| word.load_acquire() >> (rank % 64) & 1 == 1)
+    }
+
+    /// Whether `rank`, which is gone, went in an orderly way.
+    #[must_use]
+    pub fn has_left(&self, rank: usize) -> bool {
+        self.left.get(rank / 64).is_some_and(|word| word.load_acquire() >> (rank % 64) & 1 == 1)
+    }
+
+    /// Who writes, or has written, the record of this page.
+    #[must_use]
+    pub fn claimant(&self) -> Option<usize> {
+        (self.claim.load_acquire() as usize).checked_sub(1)
     }
 
     /// Notes that `rank` is gone. What `rank` stored before its end, and its death told, happens
@@ -151,6 +165,13 @@ pub fn settle<M: ControlMemory>(memory: &M, record: &Record) -> Record {
         own.publish(record, memory.world());
     }
     record.clone()
+}
+
+/// Who is writing the record that [`adopt`] waits for: none is to be expected once that rank is
+/// gone.
+#[must_use]
+pub fn reporter<M: ControlMemory>(memory: &M) -> Option<usize> {
+    (0..memory.world()).find_map(|rank| memory.control(rank))?.claimant()
 }
 
 /// Puts the failure that this rank reports into its own page, where its host looks, unless it is

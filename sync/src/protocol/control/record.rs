@@ -13,8 +13,10 @@ const FIXED_WORDS: usize = 7;
 pub enum Reason {
     /// A deadline passed while words were missing.
     TimedOut,
-    /// The writer of a missing word is gone.
+    /// The writer of a missing word is gone: it ended without leaving.
     PeerLost,
+    /// The writer of a missing word is gone: it left in an orderly way.
+    PeerLeft,
     /// Two ranks issued different calls in one epoch; `mine` is the reporter's.
     CallMismatch(Difference),
     /// Two operations overlapped on one lane.
@@ -37,6 +39,7 @@ impl Reason {
             Reason::StaleGraph => 5,
             Reason::Cancelled => 6,
             Reason::Device => 7,
+            Reason::PeerLeft => 8,
         }
     }
 
@@ -49,6 +52,7 @@ impl Reason {
             5 => Reason::StaleGraph,
             6 => Reason::Cancelled,
             7 => Reason::Device,
+            8 => Reason::PeerLeft,
             _ => return None,
         })
     }
@@ -187,7 +191,7 @@ mod tests {
     #[test]
     fn records_of_any_world_and_reason_come_back() {
         for world in [2, 63, 64, 65, 200] {
-            for code in 1..=7 {
+            for code in 1..=8 {
                 let Reason::CallMismatch(difference) = mismatch(world).reason else { continue };
                 let reason = Reason::from_code(code, difference).unwrap();
                 let record = Record { reason, ..mismatch(world) };
@@ -204,7 +208,7 @@ mod tests {
             let words = words(world);
             assert_eq!(Record::load(&words, world), None, "zeros");
             mismatch(world).store(&words, world);
-            for (place, garbage) in [(0, 8), (0, u64::MAX), (1, 0), (1, world as u64 + 1)] {
+            for (place, garbage) in [(0, 9), (0, u64::MAX), (1, 0), (1, world as u64 + 1)] {
                 let kept = words[place].swap(garbage, core::sync::atomic::Ordering::Relaxed);
                 assert_eq!(Record::load(&words, world), None, "{garbage} in word {place}");
                 words[place].store(kept, core::sync::atomic::Ordering::Relaxed);

@@ -86,6 +86,7 @@ struct Page<M: Machine> {
     claim: M::Word32,
     abort: M::Word32,
     lost: Vec<M::Word64>,
+    left: Vec<M::Word64>,
     record: Vec<M::Word64>,
 }
 
@@ -110,6 +111,7 @@ impl<M: Machine> World<M> {
                 claim: M::word32(),
                 abort: M::word32(),
                 lost: make(1, M::word64),
+                left: make(1, M::word64),
                 record: make(Record::words(shape.ranks), M::word64),
             }),
             left: make(shape.ranks, || make(shape.blocks, M::word32)),
@@ -199,6 +201,7 @@ impl<M: Machine> ControlMemory for View<M> {
             claim: &page.claim,
             abort: &page.abort,
             lost: &page.lost,
+            left: &page.left,
             record: &page.record,
         })
     }
