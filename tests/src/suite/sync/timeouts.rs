@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use symmem_hal::types::RankSet;
-use symmem_hal::{CancelToken, Fault as _, Kind, Wait};
+use symmem_hal::{CancelToken, Fault as _, Kind, SyncError, Wait};
 use symmem_sync::{Channel, SignalError, Signals as _};
 
-use super::{Bench, settle};
+use super::{Bench, behind, settle};
 use crate::runner::{Context, PATIENT, Test, TestError, Verdict};
 use crate::{check, check_eq, check_err, test};
 
@@ -17,6 +17,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(a_reset_needs_every_rank).at_least(2),
     test!(no_time_is_a_bound_too).at_least(2),
     test!(a_cancelled_wait_ends).at_least(2),
+    test!(each_channel_reports_its_own_time_out).at_least(2),
 ];
 
 /// A channel that a wait has broken refuses, on this rank; the others are as they were.
@@ -178,4 +179,29 @@ fn a_cancelled_wait_ends(context: &Context) -> Verdict {
         context.meet()?;
     }
     bench.group.check().map_err(TestError::from)
+}
+
+/// Two waits of one stream end early before anybody asks: each is told, and as itself.
+fn each_channel_reports_its_own_time_out(context: &Context) -> Verdict {
+    let bench = Bench::new(context.group()?)?;
+    let previous = context.neighbour(&bench.group, context.size() - 1)?;
+    let wait = Wait::timeout(context.brief());
+    let told = [6, 7].map(|channel| {
+        let signal = bench.group.wait_signal(previous, Channel(channel)).wait(&wait);
+        // Inline it is told at once; else when the stream is asked, below.
+        signal.on(&bench.stream)
+    });
+    for (channel, told) in [6, 7].into_iter().zip(told) {
+        let found = told.and_then(|()| match bench.stream.synchronize(&PATIENT) {
+            Err(SyncError::Unhealthy(fault)) => {
+                Err(behind(&*fault).unwrap_or(SignalError::Stream(SyncError::Unhealthy(fault))))
+            }
+            other => Ok(other?),
+        });
+        check_timed_out(found, channel, &RankSet::one(previous.index()))?;
+    }
+    bench.stream.synchronize(&PATIENT)?;
+    context.meet()?;
+    check_mended(context, &bench, 6)?;
+    check_mended(context, &bench, 7)
 }
