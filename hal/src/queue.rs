@@ -201,7 +201,9 @@ impl Queue {
     /// Lets later items start only once `marker` is complete (or its queue is gone).
     pub(crate) fn wait_for(&self, marker: Marker) -> Result<(), SyncError> {
         match marker.at {
-            Some((progress, at)) if !progress.reached(at) => self.push(move || progress.outlast(at)),
+            Some((progress, at)) if !progress.reached(at) => {
+                self.push(move || progress.outlast(at))
+            }
             _ => Ok(()),
         }
     }

@@ -2,6 +2,8 @@
 
 mod agreement;
 mod allocation;
+mod errors;
+mod launch;
 mod leaks;
 mod leaving;
 mod missing;
@@ -22,6 +24,8 @@ pub fn tests() -> Vec<Test> {
         agreement::TESTS,
         subgroups::TESTS,
         leaks::TESTS,
+        errors::TESTS,
+        launch::TESTS,
         leaving::TESTS,
         missing::TESTS,
     ]
