@@ -3,6 +3,7 @@
 mod agreement;
 mod allocation;
 mod errors;
+mod exhaustion;
 mod launch;
 mod leaks;
 mod leaving;
@@ -25,6 +26,7 @@ pub fn tests() -> Vec<Test> {
         subgroups::TESTS,
         leaks::TESTS,
         errors::TESTS,
+        exhaustion::TESTS,
         launch::TESTS,
         leaving::TESTS,
         missing::TESTS,
