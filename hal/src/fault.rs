@@ -48,6 +48,22 @@ impl Kind {
             Kind::System => "system",
         }
     }
+
+    /// The sort of an error of the operating system: [`Exhausted`](Kind::Exhausted) for want of
+    /// descriptors, memory or address space, else [`System`](Kind::System).
+    #[must_use]
+    pub fn of_io(error: &std::io::Error) -> Self {
+        use rustix::io::Errno;
+        let errno = Errno::from_io_error(error);
+        let exhausted = errno.is_some_and(|e| {
+            [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::NOSPC].contains(&e)
+        });
+        if exhausted || error.kind() == std::io::ErrorKind::OutOfMemory {
+            Kind::Exhausted
+        } else {
+            Kind::System
+        }
+    }
 }
 
 impl fmt::Display for Kind {
@@ -60,6 +76,9 @@ impl fmt::Display for Kind {
 ///
 /// Each operation has an error enum of its own; all of them implement this, so that code above can
 /// sort errors without knowing each enum.
+///
+/// The text of an error is whole: it includes that of the error behind it, which therefore is a
+/// public field and no [`source`](Error::source), or a report of the whole chain would say it twice.
 pub trait Fault: Error + Send + Sync + 'static {
     /// The sort of error.
     fn kind(&self) -> Kind;

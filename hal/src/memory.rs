@@ -25,7 +25,13 @@ pub enum Memory {
 /// Why memory could not be allocated.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot allocate: {0}")]
-pub struct AllocError(#[from] pub SegmentError);
+pub struct AllocError(pub SegmentError);
+
+impl From<SegmentError> for AllocError {
+    fn from(error: SegmentError) -> Self {
+        AllocError(error)
+    }
+}
 
 impl Fault for AllocError {
     fn kind(&self) -> Kind {
@@ -65,7 +71,13 @@ impl Fault for ExportError {
 /// Why what a peer sent could not be mapped.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot map the peer's memory: {0}")]
-pub struct ImportError(#[from] pub SegmentError);
+pub struct ImportError(pub SegmentError);
+
+impl From<SegmentError> for ImportError {
+    fn from(error: SegmentError) -> Self {
+        ImportError(error)
+    }
+}
 
 impl Fault for ImportError {
     fn kind(&self) -> Kind {

@@ -42,7 +42,13 @@ pub enum OrderError {
     },
     /// The wait for the stream of the operation before it did not end well.
     #[error("waiting for the operation before, on another stream: {0}")]
-    Stream(#[from] SyncError),
+    Stream(SyncError),
+}
+
+impl From<SyncError> for OrderError {
+    fn from(error: SyncError) -> Self {
+        OrderError::Stream(error)
+    }
 }
 
 impl Fault for OrderError {

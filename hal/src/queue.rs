@@ -52,6 +52,14 @@ impl Progress {
         self.done.load(Ordering::Acquire) >= at
     }
 
+    /// A worker's own wait for the work of another queue, which bounds of its own end: every kernel
+    /// there has one. No two queues wait for each other, since each waits for work that was pushed
+    /// before the wait was.
+    fn outlast(&self, at: u64) {
+        let ahead = |_: &mut _| !self.reached(at) && !self.gone.load(Ordering::Acquire);
+        self.changed.wait_while(&mut self.state.lock(), ahead);
+    }
+
     fn wait(self: &Arc<Self>, at: u64, wait: &Wait) -> Result<(), SyncError> {
         if self.reached(at) {
             return Ok(());
@@ -192,14 +200,12 @@ impl Queue {
 
     /// Lets later items start only once `marker` is complete (or its queue is gone).
     pub(crate) fn wait_for(&self, marker: Marker) -> Result<(), SyncError> {
-        if marker.is_complete() {
-            return Ok(());
+        match marker.at {
+            Some((progress, at)) if !progress.reached(at) => {
+                self.push(move || progress.outlast(at))
+            }
+            _ => Ok(()),
         }
-        self.push(move || {
-            // A queue waits for another without a bound of its own: every kernel in the other is
-            // bounded, and a queue that ends lets its waiters go.
-            while let Err(SyncError::TimedOut { .. }) = marker.wait(&Wait::seconds(3600)) {}
-        })
     }
 }
 

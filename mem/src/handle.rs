@@ -28,12 +28,12 @@ pub enum PeerError {
     #[error(transparent)]
     Rank(#[from] RankError),
     /// The range is not in the peer's allocation.
-    #[error("rank {rank}: {source}")]
+    #[error("rank {rank}: {cause}")]
     View {
         /// Whose memory.
         rank: Rank,
         /// What is wrong with the range.
-        source: ViewError,
+        cause: ViewError,
     },
 }
 
@@ -165,8 +165,7 @@ impl SymmetricMemory {
         let index = self.group.index_of(rank)?;
         let memory = self.mapping.memories[index].clone();
         let start = self.view.offset().checked_add(offset).unwrap_or(Bytes(u64::MAX));
-        View::of_peer(memory, start, dtype, layout)
-            .map_err(|source| PeerError::View { rank, source })
+        View::of_peer(memory, start, dtype, layout).map_err(|cause| PeerError::View { rank, cause })
     }
 
     /// A member's counterpart of the handle's view.

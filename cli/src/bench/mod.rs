@@ -32,10 +32,16 @@ pub enum BenchError {
     Args(#[from] ArgsError),
     #[error(transparent)]
     Drive(#[from] DriveError),
-    #[error("cannot write {path:?}: {source}")]
-    File { path: PathBuf, source: io::Error },
+    #[error("cannot write {path:?}: {cause}")]
+    File { path: PathBuf, cause: io::Error },
     #[error("cannot write the table: {0}")]
-    Output(#[from] io::Error),
+    Output(io::Error),
+}
+
+impl From<io::Error> for BenchError {
+    fn from(error: io::Error) -> Self {
+        BenchError::Output(error)
+    }
 }
 
 /// Runs a benchmark, or this process's rank of one.
@@ -68,7 +74,7 @@ pub fn bench(args: &Args) -> Result<ExitCode, BenchError> {
     };
     show::table(&mut io::stdout().lock(), &results.rows, &skipped)?;
     if let Some((path, file)) = file {
-        write(&results, file).map_err(|source| BenchError::File { path, source })?;
+        write(&results, file).map_err(|cause| BenchError::File { path, cause })?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -79,7 +85,7 @@ fn open(path: &Path) -> Result<(PathBuf, File), BenchError> {
     let path = path.to_owned();
     match file {
         Ok(file) => Ok((path, file)),
-        Err(source) => Err(BenchError::File { path, source }),
+        Err(cause) => Err(BenchError::File { path, cause }),
     }
 }
 

@@ -22,7 +22,13 @@ pub struct Args {
 #[derive(Debug, thiserror::Error)]
 pub enum InfoError {
     #[error("cannot write: {0}")]
-    Output(#[from] io::Error),
+    Output(io::Error),
+}
+
+impl From<io::Error> for InfoError {
+    fn from(error: io::Error) -> Self {
+        InfoError::Output(error)
+    }
 }
 
 /// Prints what this machine offers.

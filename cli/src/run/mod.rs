@@ -43,14 +43,20 @@ pub enum RunError {
     #[error(transparent)]
     Job(#[from] JobError),
     #[error("cannot watch over the ranks: {0}")]
-    Watch(#[from] io::Error),
+    Watch(io::Error),
+}
+
+impl From<io::Error> for RunError {
+    fn from(error: io::Error) -> Self {
+        RunError::Watch(error)
+    }
 }
 
 impl RunError {
     /// Shells' codes for a program that is not there, or cannot be run.
     pub fn exit_code(&self) -> u8 {
         match self {
-            RunError::Spawn(SpawnError::Spawn { source, .. }) => match source.kind() {
+            RunError::Spawn(SpawnError::Spawn { cause, .. }) => match cause.kind() {
                 io::ErrorKind::NotFound => 127,
                 _ => 126,
             },

@@ -48,14 +48,14 @@ pub enum SegmentError {
         limit: Limit,
     },
     /// The kernel refused although no limit that is visible here forbids it.
-    #[error("{call} for {bytes}: {source}")]
+    #[error("{call} for {bytes}: {cause}")]
     System {
         /// The system call.
         call: &'static str,
         /// Bytes asked for.
         bytes: Bytes,
         /// The kernel's reason.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A descriptor from a peer is not what it was announced to be.
     #[error("the peer's segment has {found}, {expected} were announced")]
@@ -77,7 +77,7 @@ impl Fault for SegmentError {
     fn kind(&self) -> Kind {
         match self {
             SegmentError::Limit { .. } => Kind::Exhausted,
-            SegmentError::System { .. } => Kind::System,
+            SegmentError::System { cause, .. } => Kind::of_io(cause),
             SegmentError::WrongSize { .. } | SegmentError::NotSealed { .. } => Kind::Disagreement,
         }
     }
@@ -110,7 +110,7 @@ impl Segment {
     /// [`SegmentError::System`] where the kernel refuses.
     pub fn create(bytes: Bytes) -> Result<Self, SegmentError> {
         let failed = |call| {
-            move |e: rustix::io::Errno| SegmentError::System { call, bytes, source: e.into() }
+            move |e: rustix::io::Errno| SegmentError::System { call, bytes, cause: e.into() }
         };
         if let Some(limit) = tightest().filter(|l| l.available < bytes) {
             return Err(SegmentError::Limit { needed: bytes, limit });
@@ -146,7 +146,7 @@ impl Segment {
     /// segment of `bytes`; [`SegmentError::System`] where the kernel refuses.
     pub fn import(fd: OwnedFd, bytes: Bytes) -> Result<Self, SegmentError> {
         let failed = |call| {
-            move |e: rustix::io::Errno| SegmentError::System { call, bytes, source: e.into() }
+            move |e: rustix::io::Errno| SegmentError::System { call, bytes, cause: e.into() }
         };
         let seals = rustix::fs::fcntl_get_seals(&fd).map_err(failed("F_GET_SEALS"))?;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
@@ -161,7 +161,7 @@ impl Segment {
     }
 
     fn map(fd: BorrowedFd<'_>, bytes: Bytes) -> Result<Self, SegmentError> {
-        let failed = |e: io::Error| SegmentError::System { call: "mmap", bytes, source: e };
+        let failed = |e: io::Error| SegmentError::System { call: "mmap", bytes, cause: e };
         let length =
             bytes.to_usize().ok_or_else(|| failed(io::ErrorKind::OutOfMemory.into()))?.max(1);
         // SAFETY: a fresh mapping at an address the kernel picks aliases nothing. It covers a file

@@ -97,7 +97,7 @@ impl fmt::Display for StoreHost {
 pub enum JoinError {
     /// Rank 0 could not host it.
     #[error("rank 0 cannot host the store: {0}")]
-    Serve(#[from] ServeError),
+    Serve(ServeError),
     /// It did not answer.
     #[error("rank {rank} of {world_size} cannot reach the store that {host} hosts: {cause}")]
     Connect {
@@ -108,7 +108,6 @@ pub enum JoinError {
         /// Who was to host it.
         host: StoreHost,
         /// What happened.
-        #[source]
         cause: ConnectError,
     },
 }
@@ -159,7 +158,7 @@ impl Bootstrap {
             cause,
         };
         if self.host == StoreHost::RankZero && self.rank == 0 {
-            let server = StoreServer::bind(bind_address(host, *port))?;
+            let server = StoreServer::bind(bind_address(host, *port)).map_err(JoinError::Serve)?;
             // Through the port itself, not the name: whether the others can use the name is theirs
             // to find out, and this rank's own look-up of it says nothing about that.
             let own = own_address(server.local_addr());

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -38,8 +39,12 @@ pub(crate) type LostOrder = Arc<dyn Fn(u32) -> Option<usize> + Send + Sync>;
 pub(crate) struct Leader {
     stop: Arc<AtomicBool>,
     bell: Arc<OwnedFd>,
+    starved: Arc<Mutex<Option<Starved>>>,
     thread: Option<JoinHandle<()>>,
 }
+
+/// When this process last lacked a descriptor for a member, and what the member was told.
+type Starved = (Instant, ExchangeError);
 
 impl Leader {
     /// Starts to lead on a bound, listening socket.
@@ -53,15 +58,18 @@ impl Leader {
                 0,
                 rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
             )
-            .map_err(|e| ExchangeError::system("eventfd", e))?,
+            .map_err(|e| ExchangeError::errno("eventfd", e))?,
         );
         let stop = Arc::new(AtomicBool::new(false));
+        let starved = Arc::<Mutex<Option<Starved>>>::default();
         let mut desk = Desk {
             listener: LinkFd::new(listener),
             token,
             lost_order,
             stop: stop.clone(),
             bell: bell.clone(),
+            spare: bell.try_clone().ok(),
+            starved: starved.clone(),
             clients: HashMap::new(),
             next: 0,
             rounds: HashMap::new(),
@@ -71,7 +79,14 @@ impl Leader {
             .name("symmem-leader".to_owned())
             .spawn(move || desk.run())
             .map_err(|e| ExchangeError::system("spawn", e))?;
-        Ok(Leader { stop, bell, thread: Some(thread) })
+        Ok(Leader { stop, bell, starved, thread: Some(thread) })
+    }
+
+    /// How a member was turned away since then, if one was: it does not come, and the fault is this
+    /// process's.
+    pub(crate) fn starved_since(&self, then: Instant) -> Option<ExchangeError> {
+        let starved = self.starved.lock();
+        starved.as_ref().filter(|(when, _)| *when >= then).map(|(_, error)| error.clone())
     }
 }
 
@@ -95,6 +110,9 @@ struct Desk {
     lost_order: LostOrder,
     stop: Arc<AtomicBool>,
     bell: Arc<OwnedFd>,
+    /// Given up to turn away whoever comes when descriptors have run out.
+    spare: Option<OwnedFd>,
+    starved: Arc<Mutex<Option<Starved>>>,
     clients: HashMap<u64, Client>,
     next: u64,
     rounds: HashMap<RoundKey, Meeting>,
@@ -204,9 +222,9 @@ impl Desk {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(e @ (Errno::MFILE | Errno::NFILE)) => return self.turn_away(e),
                 Err(e) => {
-                    // Out of descriptors, most likely, and the connection stays at the door: a tick
-                    // later there may be some again.
+                    // The connection stays at the door: a tick later it may come in.
                     tracing::warn!(error = %e, "accept failed");
                     std::thread::sleep(TICK);
                     return;
@@ -234,6 +252,34 @@ impl Desk {
         }
     }
 
+    /// There is no descriptor for the next connection. Who is at the door learns it at once, and so
+    /// do those who have come and would wait for them.
+    fn turn_away(&mut self, errno: Errno) {
+        let error = self.starved("accept", errno);
+        drop(self.spare.take());
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        if let Ok(socket) = rustix::net::accept_with(&self.listener, flags)
+            && let Ok(bytes) = Frame::Failed(error).encode()
+        {
+            // Who is gone again need not be told.
+            let _ = frame::send(&socket, &bytes, &[]);
+        }
+        self.spare = self.bell.try_clone().ok();
+        if self.spare.is_none() {
+            std::thread::sleep(TICK);
+        }
+    }
+
+    /// This process has no descriptors left, so no round that still waits for a member can succeed.
+    fn starved(&mut self, call: &str, errno: Errno) -> ExchangeError {
+        let error = ExchangeError::errno(&format!("{call}, in the process that leads"), errno);
+        tracing::warn!(%error, "the rounds in progress fail");
+        *self.starved.lock() = Some((Instant::now(), error.clone()));
+        let keys: Vec<RoundKey> = self.rounds.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.fail(key, &error));
+        error
+    }
+
     fn read(&mut self, id: u64) {
         while let Some(client) = self.clients.get(&id) {
             match frame::receive(&client.socket, &mut self.buffer) {
@@ -246,6 +292,12 @@ impl Desk {
                 }
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
+                // What it sent came without its descriptors.
+                Err(e @ (Errno::MFILE | Errno::NFILE)) => {
+                    let error = self.starved("recvmsg", e);
+                    self.send(id, &Frame::Failed(error), Vec::new());
+                    return self.leave(id);
+                }
                 Ok(None) | Err(_) => return self.gone(id),
             }
         }
@@ -346,7 +398,7 @@ impl Desk {
                 }
                 if let Err(e) = self.link((i, &all[i]), (j, &all[j])) {
                     tracing::error!(error = %e, "no link between two members; the round fails");
-                    let failed = Frame::Failed(ExchangeError::system("socketpair", e));
+                    let failed = Frame::Failed(ExchangeError::errno("socketpair", e));
                     for member in &all {
                         self.send(member.client, &failed, Vec::new());
                         self.leave(member.client);

@@ -91,7 +91,7 @@ pub enum ExchangeError {
         /// Bytes that fit.
         limit: usize,
     },
-    /// This process has no descriptors left.
+    /// A process has no descriptors left: this one, or the one that leads the meeting.
     #[error("{call}: out of descriptors; RLIMIT_NOFILE (ulimit -n) allows {limit}")]
     Descriptors {
         /// The system call.

@@ -82,7 +82,7 @@ impl UnixExchange {
         match rustix::net::bind(&socket, address) {
             Ok(()) => {}
             Err(Errno::ADDRINUSE) => return Ok(()),
-            Err(e) => return Err(ExchangeError::system("bind", e)),
+            Err(e) => return Err(ExchangeError::errno("bind", e)),
         }
         rustix::net::listen(&socket, 4096).map_err(|e| ExchangeError::system("listen", e))?;
         let links = self.links.clone();
@@ -125,8 +125,10 @@ impl UnixExchange {
 
     fn attempt(&self, round: &Round<'_>, bound: &Bound<'_>) -> Result<Vec<Part>, Attempt> {
         let mut line = Line { socket: self.connect(bound)?, buffer: vec![0; MAX_FRAME] };
-        let Frame::Challenge { version, nonce: leader } = line.receive(bound)?.0 else {
-            return Err(out_of_turn());
+        let (version, leader) = match line.receive(bound)?.0 {
+            Frame::Challenge { version, nonce } => (version, nonce),
+            Frame::Failed(error) => return Err(Attempt::Over(error)),
+            _ => return Err(out_of_turn()),
         };
         if version != WIRE_VERSION {
             return Err(Attempt::Over(ExchangeError::Refused(format!(
@@ -198,12 +200,18 @@ fn seqpacket(flags: SocketFlags) -> Result<OwnedFd, ExchangeError> {
 
 impl Exchange for UnixExchange {
     fn gather(&self, round: Round<'_>, wait: &Wait) -> Result<Vec<Part>, ExchangeError> {
+        let began = Instant::now();
         let bound = Bound { wait, deadline: wait.deadline(), round: &round };
         loop {
             match self.attempt(&round, &bound) {
                 Ok(parts) => return Ok(parts),
                 Err(Attempt::Leaderless) => bound.check()?,
                 Err(Attempt::Over(ExchangeError::Missing { missing, allowed, .. })) => {
+                    let turned_away =
+                        self.leader.lock().as_ref().and_then(|leader| leader.starved_since(began));
+                    if let Some(error) = turned_away {
+                        return Err(error);
+                    }
                     let hosts = (self.on_lead.hosts)();
                     return Err(ExchangeError::Missing { missing, allowed, hosts });
                 }

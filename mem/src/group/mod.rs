@@ -63,8 +63,12 @@ struct Inner {
 
 /// Where the group's agreement stands. Locked while a member meets the others: a group's meetings
 /// have one order.
+///
+/// Rounds are counted within a call, so that a member whose part in a call ended early, for want of
+/// descriptors say, meets the others again in the next call.
 #[derive(Debug, Default)]
 pub(crate) struct Sequence {
+    call: u64,
     round: u64,
     ordinal: u64,
 }
@@ -75,9 +79,15 @@ impl Sequence {
         self.ordinal
     }
 
+    fn next_call(&mut self) {
+        self.call += 1;
+        self.round = 0;
+    }
+
+    /// No call has more than a handful.
     fn next_round(&mut self) -> u64 {
         self.round += 1;
-        self.round
+        self.call << 8 | self.round
     }
 }
 
@@ -404,8 +414,11 @@ impl Group {
         &self.0.world
     }
 
+    /// Begins a collective call, once this rank's earlier ones have ended.
     pub(crate) fn meeting(&self) -> MutexGuard<'_, Sequence> {
-        self.0.meeting.lock()
+        let mut turn = self.0.meeting.lock();
+        turn.next_call();
+        turn
     }
 
     pub(crate) fn membership(&self) -> Membership {

@@ -34,12 +34,12 @@ pub enum SubgroupError {
     #[error(transparent)]
     Failed(#[from] Failure),
     /// The members did not meet or disagree.
-    #[error("in a sub-group of ranks {members:?}, numbered from 0 in that order: {source}")]
+    #[error("in a sub-group of ranks {members:?}, numbered from 0 in that order: {cause}")]
     Rendezvous {
         /// The sub-group's ranks, as ranks of the parent.
         members: Vec<usize>,
         /// What went wrong; it counts ranks in the sub-group.
-        source: RendezvousError,
+        cause: RendezvousError,
     },
 }
 
@@ -47,7 +47,7 @@ impl Fault for SubgroupError {
     fn kind(&self) -> Kind {
         match self {
             SubgroupError::Failed(e) => e.kind(),
-            SubgroupError::Rendezvous { source, .. } => source.kind(),
+            SubgroupError::Rendezvous { cause, .. } => cause.kind(),
             _ => Kind::InvalidArgument,
         }
     }
@@ -56,8 +56,8 @@ impl Fault for SubgroupError {
     fn ranks(&self) -> RankSet {
         match self {
             SubgroupError::Failed(e) => e.ranks(),
-            SubgroupError::Rendezvous { members, source } => {
-                source.ranks().iter().filter_map(|rank| members.get(rank).copied()).collect()
+            SubgroupError::Rendezvous { members, cause } => {
+                cause.ranks().iter().filter_map(|rank| members.get(rank).copied()).collect()
             }
             _ => RankSet::new(),
         }
@@ -136,8 +136,8 @@ impl Group {
     }
 
     /// An error of the meeting of all ranks that a split begins with.
-    fn all_of_us(&self, source: RendezvousError) -> SubgroupError {
-        SubgroupError::Rendezvous { members: (0..self.size()).collect(), source }
+    fn all_of_us(&self, cause: RendezvousError) -> SubgroupError {
+        SubgroupError::Rendezvous { members: (0..self.size()).collect(), cause }
     }
 }
 
@@ -185,6 +185,6 @@ impl Subgroup<'_> {
         };
         let parents = self.ranks.iter().map(|rank| rank.index()).collect();
         Group::create(world, plan, wait)
-            .map_err(|source| SubgroupError::Rendezvous { members: parents, source })
+            .map_err(|cause| SubgroupError::Rendezvous { members: parents, cause })
     }
 }

@@ -90,9 +90,31 @@ impl Group {
     /// The group of all ranks of the run that this process was started in, by torchrun or
     /// `symmem run`: on the CPU, with default options. Collective among all ranks.
     ///
+    /// A program that is to run without a launcher, too, tells that case from all others:
+    ///
+    /// ```
+    /// use symmem_mem::bootstrap::EnvError;
+    /// use symmem_mem::launch::{self, StartError};
+    /// use symmem_mem::Group;
+    ///
+    /// fn work(group: Group) -> usize {
+    ///     group.size()
+    /// }
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let results = match Group::from_env() {
+    ///     Ok(group) => vec![work(group)],
+    ///     // One rank; a larger number makes as many threads.
+    ///     Err(StartError::Env(EnvError::NotLaunched)) => launch::threads(1, work)?,
+    ///     Err(error) => return Err(error.into()),
+    /// };
+    /// # assert_eq!(results, [1]);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
-    /// [`StartError`].
+    /// [`StartError`]; [`EnvError::NotLaunched`] in it where no launcher started the process.
     pub fn from_env() -> Result<Self, StartError> {
         let options = Options::default();
         let wait = Wait::timeout(options.deadline);

@@ -44,14 +44,14 @@ pub enum SpawnError {
     #[error(transparent)]
     Store(#[from] ServeError),
     /// A process could not be started.
-    #[error("rank {rank}: cannot start {program:?}: {source}")]
+    #[error("rank {rank}: cannot start {program:?}: {cause}")]
     Spawn {
         /// Which.
         rank: usize,
         /// What.
         program: PathBuf,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The system gave no random bytes for the run's id.
     #[error("no random bytes for the run's id")]
@@ -62,7 +62,9 @@ impl Fault for SpawnError {
     fn kind(&self) -> Kind {
         match self {
             SpawnError::NoRanks => Kind::InvalidArgument,
-            _ => Kind::System,
+            SpawnError::Store(e) => e.kind(),
+            SpawnError::Spawn { cause, .. } => Kind::of_io(cause),
+            SpawnError::Random => Kind::System,
         }
     }
 }
@@ -83,12 +85,12 @@ pub enum JobError {
     #[error("the wait for the ranks was cancelled")]
     Cancelled,
     /// The system would not tell how a process ended.
-    #[error("rank {rank}: {source}")]
+    #[error("rank {rank}: {cause}")]
     System {
         /// Which.
         rank: usize,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -171,7 +173,7 @@ impl Processes {
         let program = self.program.clone();
         // The kernel sends a child its death signal when the *thread* that made it ends, so one
         // thread makes all ranks and stays until the job is dropped.
-        let no_thread = |source| SpawnError::Spawn { rank: 0, program: program.clone(), source };
+        let no_thread = |cause| SpawnError::Spawn { rank: 0, program: program.clone(), cause };
         std::thread::Builder::new()
             .name("symmem-launcher".to_owned())
             .spawn(move || {
@@ -189,10 +191,10 @@ impl Processes {
         let mut job = Job { children: Vec::with_capacity(ranks), server, _nursery: nursery };
         for child in starting {
             let rank = job.children.len();
-            let child = child.map_err(|source| SpawnError::Spawn {
+            let child = child.map_err(|cause| SpawnError::Spawn {
                 rank,
                 program: program.clone(),
-                source,
+                cause,
             })?;
             job.children.push(Rank { child, status: None });
         }
@@ -283,8 +285,7 @@ impl Job {
         let mut all = Vec::with_capacity(self.children.len());
         for (rank, r) in self.children.iter_mut().enumerate() {
             if r.status.is_none() {
-                r.status =
-                    r.child.try_wait().map_err(|source| JobError::System { rank, source })?;
+                r.status = r.child.try_wait().map_err(|cause| JobError::System { rank, cause })?;
             }
             all.push(r.status);
         }

@@ -21,7 +21,8 @@ use crate::rendezvous::RendezvousError;
 ///
 /// # Errors
 ///
-/// [`RendezvousError`] where the group could not be made: out of memory, say. No body has run then.
+/// [`RendezvousError::NoRanks`] for 0 ranks; else why the group could not be made: out of memory,
+/// say. No body has run then.
 pub fn threads<R: Send>(
     ranks: usize,
     body: impl Fn(Group) -> R + Sync,
@@ -66,6 +67,9 @@ impl Threads {
     ///
     /// As [`threads`].
     pub fn run<R: Send>(self, body: impl Fn(Group) -> R + Sync) -> Result<Vec<R>, RendezvousError> {
+        if self.ranks == 0 {
+            return Err(RendezvousError::NoRanks);
+        }
         static RUNS: AtomicU64 = AtomicU64::new(0);
         let run =
             format!("threads-{}-{}", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));

@@ -52,6 +52,9 @@ pub enum RendezvousError {
         /// What sort of trouble this rank had; [`Kind::System`] if none.
         kind: Kind,
     },
+    /// No ranks were asked for.
+    #[error("0 ranks: at least one is needed")]
+    NoRanks,
     /// A rank's thread could not be started, so that no group was made.
     #[error("no thread for rank {rank}: {reason}; threads may be limited (ulimit -u)")]
     Thread {
@@ -82,9 +85,9 @@ impl Fault for RendezvousError {
             RendezvousError::Failed(e) => e.kind(),
             RendezvousError::Exchange(e) => e.kind(),
             RendezvousError::Mismatch(_) | RendezvousError::Unreadable { .. } => Kind::Disagreement,
-            RendezvousError::NotAllocated | RendezvousError::OtherDevice { .. } => {
-                Kind::InvalidArgument
-            }
+            RendezvousError::NotAllocated
+            | RendezvousError::OtherDevice { .. }
+            | RendezvousError::NoRanks => Kind::InvalidArgument,
             RendezvousError::Alloc(e) => e.kind(),
             RendezvousError::Options(e) => e.kind(),
             RendezvousError::Thread { .. } => Kind::Exhausted,

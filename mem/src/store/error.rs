@@ -152,16 +152,22 @@ pub enum LostCause {
     Closed,
     /// The operating system reported an error.
     #[error("{0}")]
-    Io(#[source] Arc<io::Error>),
+    Io(Arc<io::Error>),
     /// The server sent what the protocol does not allow.
     #[error("the server does not follow the protocol: {0}")]
-    Protocol(#[from] WireError),
+    Protocol(WireError),
     /// The server sent bytes that nothing asked for.
     #[error("the server sent {bytes} bytes that answer no request")]
     Unasked {
         /// How many.
         bytes: usize,
     },
+}
+
+impl From<WireError> for LostCause {
+    fn from(error: WireError) -> Self {
+        LostCause::Protocol(error)
+    }
 }
 
 impl From<io::Error> for LostCause {

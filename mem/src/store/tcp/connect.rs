@@ -70,7 +70,8 @@ impl Fault for ConnectError {
         match self {
             ConnectError::TimedOut { .. } => Kind::TimedOut,
             ConnectError::Cancelled { .. } => Kind::Cancelled,
-            ConnectError::NotAStore { .. } | ConnectError::System { .. } => Kind::System,
+            ConnectError::NotAStore { .. } => Kind::System,
+            ConnectError::System { cause, .. } => Kind::of_io(cause),
         }
     }
 }

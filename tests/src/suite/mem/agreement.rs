@@ -145,7 +145,7 @@ fn check_no_group(context: &Context, options: &Options, expected: &Mismatch) -> 
     let before = Holdings::of_all_ranks(context)?;
     let made = world.subgroup(world.ranks()).options(options.clone()).create(&world.wait());
     let error =
-        check_err!(made, SubgroupError::Rendezvous { source: RendezvousError::Mismatch(_), .. });
+        check_err!(made, SubgroupError::Rendezvous { cause: RendezvousError::Mismatch(_), .. });
     check_eq!(error.kind(), Kind::Disagreement);
     let text = error.to_string();
     check!(text.ends_with(&expected.to_string()), "{text}, not {expected}");

@@ -16,7 +16,7 @@ pub(super) const TESTS: &[Test] = &[
 ];
 
 /// That the retire list comes to hold this much. Released memory is told of by other ranks.
-fn retired_becomes(bytes: u64) -> bool {
+pub(super) fn retired_becomes(bytes: u64) -> bool {
     eventually(|| collect() == Bytes::new(bytes))
 }
 

@@ -58,7 +58,7 @@ fn a_rank_missing_from_a_new_group_is_named(context: &Context) -> Verdict {
         return Ok(());
     }
     let made = world.subgroup(world.ranks()).create(&Wait::timeout(context.brief()));
-    let SubgroupError::Rendezvous { source: error, .. } =
+    let SubgroupError::Rendezvous { cause: error, .. } =
         check_err!(made, SubgroupError::Rendezvous { .. })
     else {
         return Err(TestError::failed("not of the meeting"));

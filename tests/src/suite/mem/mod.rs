@@ -2,6 +2,9 @@
 
 mod agreement;
 mod allocation;
+mod errors;
+mod exhaustion;
+mod launch;
 mod leaks;
 mod leaving;
 mod missing;
@@ -22,6 +25,9 @@ pub fn tests() -> Vec<Test> {
         agreement::TESTS,
         subgroups::TESTS,
         leaks::TESTS,
+        errors::TESTS,
+        exhaustion::TESTS,
+        launch::TESTS,
         leaving::TESTS,
         missing::TESTS,
     ]

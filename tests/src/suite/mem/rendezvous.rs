@@ -128,13 +128,13 @@ fn peer_views_lie_in_the_peers_memory(context: &Context) -> Verdict {
             let found = handle.peer(rank, Bytes::new(offset), DType::F32, Layout::flat(count));
             let error = check_err!(found, PeerError::View { .. });
             check!(
-                matches!(&error, PeerError::View { rank: named, source: ViewError::PastEnd { .. }
+                matches!(&error, PeerError::View { rank: named, cause: ViewError::PastEnd { .. }
                     | ViewError::Misaligned { .. } } if *named == rank),
                 "{count} at {offset} of rank {rank}: {error}"
             );
         }
         let found = handle.peer(rank, Bytes::new(2), DType::F32, Layout::flat(1));
-        check_err!(found, PeerError::View { source: ViewError::Misaligned { .. }, .. });
+        check_err!(found, PeerError::View { cause: ViewError::Misaligned { .. }, .. });
     }
     Ok(())
 }

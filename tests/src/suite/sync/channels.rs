@@ -41,10 +41,7 @@ fn a_pad_has_as_many_channels_as_it_has_words_for(context: &Context) -> Verdict 
     let made = world.subgroup(world.ranks()).options(options).create(&Wait::millis(0));
     let error = check_err!(
         made,
-        SubgroupError::Rendezvous {
-            source: RendezvousError::Options(OptionsError::Pad { .. }),
-            ..
-        }
+        SubgroupError::Rendezvous { cause: RendezvousError::Options(OptionsError::Pad { .. }), .. }
     );
     check_eq!(error.kind(), Kind::InvalidArgument);
     Ok(())

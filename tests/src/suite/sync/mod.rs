@@ -4,6 +4,7 @@ mod barriers;
 mod channels;
 mod lost;
 mod signals;
+mod streams;
 mod timeouts;
 
 use std::error::Error;
@@ -18,7 +19,8 @@ use crate::runner::{PATIENT, Test, TestError};
 /// The tests of the layer.
 #[must_use]
 pub fn tests() -> Vec<Test> {
-    [signals::TESTS, channels::TESTS, barriers::TESTS, timeouts::TESTS, lost::TESTS].concat()
+    [signals::TESTS, channels::TESTS, barriers::TESTS, timeouts::TESTS, lost::TESTS, streams::TESTS]
+        .concat()
 }
 
 /// The group's own stream.

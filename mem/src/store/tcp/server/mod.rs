@@ -60,13 +60,12 @@ pub struct ServeError {
     /// What failed.
     pub step: &'static str,
     /// Why; `AddrInUse` where another server is there already.
-    #[source]
     pub cause: io::Error,
 }
 
 impl Fault for ServeError {
     fn kind(&self) -> Kind {
-        Kind::System
+        Kind::of_io(&self.cause)
     }
 }
 

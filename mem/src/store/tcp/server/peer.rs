@@ -25,11 +25,11 @@ pub(super) enum Closing {
     Done,
     #[error("the client closed it within a request")]
     Cut,
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("{0}")]
+    #[error(transparent)]
     Wire(#[from] WireError),
-    #[error("{0}")]
+    #[error(transparent)]
     Table(#[from] TableError),
     #[error("its first request is not VALIDATE")]
     NotValidated,
