@@ -65,7 +65,7 @@ pub use symmem_sys as sys;
 /// Everything a program needs, in one `use`.
 pub mod prelude {
     #[cfg(feature = "collectives")]
-    pub use symmem_collectives::{Algorithm, AllReduceOps, ReduceOp};
+    pub use symmem_collectives::{Algorithm, Collectives, ReduceOp};
     pub use symmem_hal::types::{Bytes, DType, Element, Layout, Rank, RankSet, bf16, f16};
     pub use symmem_hal::{CancelToken, Device, DevicePtr, Fault, Kind, Stream, StreamMode, Wait};
     pub use symmem_mem::{

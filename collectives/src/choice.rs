@@ -6,7 +6,10 @@
 use core::fmt;
 
 use symmem_hal::types::{BackendKind, Bytes};
+use symmem_mem::call::Operation;
 use symmem_sync::Layout;
+
+use crate::call::{Geometry, Request};
 
 /// How an operation moves its data.
 ///
@@ -21,9 +24,10 @@ pub enum Algorithm {
     Auto = 0,
     /// The data is its own flag: each 4 bytes travel beside their epoch. For tiny messages.
     Packet = 1,
-    /// Every rank reduces all inputs. For small messages.
+    /// Every rank takes what it needs from all others. For small messages; for all messages of
+    /// operations in which no two ranks need the same result.
     OneShot = 2,
-    /// Every rank reduces a slice and all gather the slices. For large messages.
+    /// Every rank reduces a slice and all, or the root, gather the slices. For large messages.
     TwoShot = 3,
 }
 
@@ -49,6 +53,15 @@ impl Algorithm {
         Self::ALL.into_iter().find(|a| a.name() == name)
     }
 
+    /// Those that an operation has, beside [`Auto`](Self::Auto).
+    #[must_use]
+    pub const fn of(operation: Operation) -> &'static [Algorithm] {
+        match operation {
+            Operation::AllReduce => &[Algorithm::Packet, Algorithm::OneShot, Algorithm::TwoShot],
+            _ => &[],
+        }
+    }
+
     /// The code that travels between ranks.
     #[must_use]
     pub const fn code(self) -> u8 {
@@ -59,6 +72,27 @@ impl Algorithm {
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// How much a call moves, as every rank computes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    /// Bytes that a rank has for others.
+    pub sent: Bytes,
+    /// Bytes of the larger of a rank's buffers.
+    pub bytes: Bytes,
+}
+
+impl Size {
+    pub(crate) fn of(geometry: &Geometry, world: usize) -> Self {
+        let sent = geometry.part() * geometry.slots(world) as u64;
+        let received = if geometry.output.step == 0 {
+            geometry.part()
+        } else {
+            geometry.part() * world as u64
+        };
+        Size { sent: Bytes(sent), bytes: Bytes(sent.max(received)) }
     }
 }
 
@@ -80,16 +114,55 @@ const TABLE: &[Row] = &[
     Row { backend: BackendKind::Stub, ranks: usize::MAX, packet: 48, one_shot: 16 << 10 },
 ];
 
-/// The algorithm of an all-reduce of `bytes` a rank.
-pub(crate) fn all_reduce(backend: BackendKind, layout: &Layout, bytes: Bytes) -> Algorithm {
-    let mut fitting =
-        TABLE.iter().filter(|row| row.backend == backend && layout.world() <= row.ranks);
-    let row = fitting.next().unwrap_or(&TABLE[0]);
-    if bytes.get() <= row.packet.min(layout.packet_capacity().get()) {
+fn row(backend: BackendKind, ranks: usize) -> &'static Row {
+    let mut fitting = TABLE.iter().filter(|row| row.backend == backend && ranks <= row.ranks);
+    fitting.next().unwrap_or(&TABLE[0])
+}
+
+/// The fastest known algorithm of an operation.
+pub(crate) fn choose(
+    operation: Operation,
+    backend: BackendKind,
+    layout: &Layout,
+    size: Size,
+) -> Algorithm {
+    let row = row(backend, layout.world());
+    if size.sent.get() <= row.packet.min(layout.packet_capacity().get()) {
         Algorithm::Packet
-    } else if bytes.get() <= row.one_shot {
+    } else if size.bytes.get() <= row.one_shot
+        || !Algorithm::of(operation).contains(&Algorithm::TwoShot)
+    {
         Algorithm::OneShot
     } else {
         Algorithm::TwoShot
     }
 }
+
+/// Whether ranks reach into each other's symmetric memory: once it saves more than the wait at the
+/// end costs, for those that may not touch their memory before.
+pub(crate) fn is_direct(
+    algorithm: Algorithm,
+    backend: BackendKind,
+    request: &Request<'_>,
+    world: usize,
+) -> bool {
+    let bytes = Size::of(&request.geometry, world).bytes.get();
+    match algorithm {
+        Algorithm::TwoShot => true,
+        Algorithm::OneShot => {
+            request.operation != Operation::AllReduce && bytes > row(backend, world).one_shot
+        }
+        _ => false,
+    }
+}
+
+/// How much of each of `slots` parts is staged at a time.
+pub(crate) fn piece(algorithm: Algorithm, layout: &Layout, slots: usize) -> u64 {
+    let chunk = layout.chunk_capacity().get();
+    // A two-shot stages results beside inputs.
+    let room = if algorithm == Algorithm::TwoShot { chunk } else { 2 * chunk };
+    room / slots as u64 / UNIT * UNIT
+}
+
+/// What slices and pieces are multiples of.
+pub(crate) const UNIT: u64 = 128;

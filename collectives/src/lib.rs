@@ -2,7 +2,7 @@
 //!
 //! # Does
 //!
-//! - All-reduce ([`AllReduceOps`]) of any count, type and operator, on any number of ranks, in place or
+//! - All-reduce ([`Collectives`]) of any count, type and operator, on any number of ranks, in place or
 //!   not, on views or on slices: by packets, one-shot, two-shot, or the fastest of them for the size.
 //! - *The same bits everywhere*: on every rank, at every repetition, for every size and algorithm, on
 //!   every backend ([`numerics`] says how each type is reduced).
@@ -28,7 +28,7 @@
 //!
 //! ```
 //! use symmem_collectives::mem::{Tensor, launch};
-//! use symmem_collectives::{AllReduceOps, ReduceOp};
+//! use symmem_collectives::{Collectives, ReduceOp};
 //!
 //! let sums = launch::threads(2, |group| {
 //!     let x = Tensor::<f32>::zeros(group.device(), &[1000])?;
@@ -44,11 +44,16 @@
 //! ```
 
 mod all_reduce;
+mod call;
 mod choice;
+mod group;
+mod host;
 pub mod numerics;
 
-pub use all_reduce::{AllReduce, AllReduceError, AllReduceOps};
+pub use all_reduce::{AllReduce, AllReduceError};
+pub use call::{Call, CallError, Collective};
 pub use choice::Algorithm;
+pub use group::Collectives;
 pub use symmem_hal as hal;
 pub use symmem_hal::types::ReduceOp;
 pub use symmem_mem as mem;

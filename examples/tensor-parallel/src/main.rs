@@ -17,7 +17,7 @@ use anyhow::Result;
 use clap::Parser;
 use symmem::launch::{Processes, StartError, threads};
 use symmem::mem::bootstrap::EnvError;
-use symmem::prelude::{AllReduceOps, Group, ReduceOp, Wait};
+use symmem::prelude::{Collectives, Group, ReduceOp, Wait};
 
 use checkpoint::Checkpoint;
 use difference::{Difference, TOLERANCE};

@@ -11,7 +11,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, Error, InplaceOp1, Layout, Result, Tensor};
 use candle_nn::{Linear, Module, VarBuilder};
 use symmem::mem::Tensor as SharedTensor;
-use symmem::prelude::{AllReduceOps, Group, SymmetricMemory};
+use symmem::prelude::{Collectives, Group, SymmetricMemory};
 
 /// The sum of a tensor over all ranks, in place, as candle sees it: an operation on its storage.
 ///

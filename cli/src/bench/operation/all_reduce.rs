@@ -1,6 +1,6 @@
 //! The all-reduce.
 
-use symmem::collectives::AllReduceError;
+use symmem::collectives::{AllReduceError, Call, CallError};
 use symmem::hal::types::Bytes;
 use symmem::prelude::*;
 
@@ -98,7 +98,7 @@ impl AllReduce {
                     report(Report::Row(Row { bytes: bytes.get(), algorithm, timing }));
                 }
                 // Every rank finds the same, before anything is sent.
-                Err(e @ AllReduceError::TooLargeForPackets { .. }) => {
+                Err(e @ AllReduceError::Call(CallError::TooLargeForPackets { .. })) => {
                     report(Report::Skipped { bytes: bytes.get(), because: e.to_string() });
                 }
                 Err(e) => return Err(e.into()),
@@ -111,7 +111,7 @@ impl AllReduce {
         &self,
         member: &Member<'a>,
         buffers: &'a Buffers,
-    ) -> symmem::collectives::AllReduce<'a> {
+    ) -> Call<'a, symmem::collectives::AllReduce<'a>> {
         let call = member.group.all_reduce(&buffers.input).into(&buffers.output);
         call.op(self.op).algorithm(self.algorithm)
     }

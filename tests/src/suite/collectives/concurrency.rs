@@ -1,6 +1,6 @@
 //! Several streams and threads of a rank.
 
-use symmem_collectives::{Algorithm, AllReduceOps as _};
+use symmem_collectives::{Algorithm, Collectives as _};
 use symmem_hal::StreamMode;
 use symmem_hal::types::ReduceOp;
 use symmem_mem::{Group, Tensor};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use symmem_collectives::{AllReduceError, AllReduceOps as _, ReduceOp};
+use symmem_collectives::{AllReduceError, Collectives as _, ReduceOp};
 use symmem_hal::types::RankSet;
 use symmem_hal::{CancelToken, Fault as _, Kind, Wait};
 use symmem_mem::call::Operation;

@@ -1,9 +1,9 @@
 //! An all-reduce with everything around it that can be looked at.
 
-use symmem_collectives::{Algorithm, AllReduceError, AllReduceOps as _};
+use symmem_collectives::{Algorithm, Call, CallError, Collective, Collectives as _};
 use symmem_hal::types::{Bytes, DType, Layout, ReduceOp};
 use symmem_hal::{Stream, SyncError};
-use symmem_mem::{Allocation, Group, View};
+use symmem_mem::{Allocation, Failure, Group, View};
 use symmem_sync::Lanes as _;
 
 use crate::model::reduce::reduce;
@@ -227,26 +227,23 @@ pub(super) fn affordable(context: &Context, count: u64) -> u64 {
     count / (ranks * ranks / 64).max(1)
 }
 
-/// Issues an all-reduce and waits until it has happened: the same on streams that run inline and on
-/// those that do not.
-pub(super) fn run(
-    operation: symmem_collectives::AllReduce<'_>,
-    stream: &Stream,
-) -> Result<(), AllReduceError> {
-    operation.on(stream)?;
-    synchronize(stream)
-}
-
-/// Waits for a stream; what failed on it as the error of the call that failed.
-pub(super) fn synchronize(stream: &Stream) -> Result<(), AllReduceError> {
+/// Issues a collective and waits until it has happened: the same on streams that run inline and on
+/// those that do not. What failed on the stream is the error of the call that failed.
+pub(super) fn run<O: Collective>(call: Call<'_, O>, stream: &Stream) -> Result<(), O::Error> {
+    call.on(stream)?;
     match stream.synchronize(&PATIENT) {
         Ok(()) => Ok(()),
-        Err(SyncError::Unhealthy(fault)) => Err(match behind(&*fault) {
-            Some(failure) => AllReduceError::Failed(failure),
-            None => AllReduceError::Stream(SyncError::Unhealthy(fault)),
+        Err(SyncError::Unhealthy(fault)) => Err(match behind::<Failure>(&*fault) {
+            Some(failure) => failure.into(),
+            None => CallError::from(SyncError::Unhealthy(fault)).into(),
         }),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(CallError::from(error).into()),
     }
+}
+
+/// Waits for a stream; what failed on it is the error.
+pub(super) fn synchronize(stream: &Stream) -> Verdict {
+    Ok(stream.synchronize(&PATIENT)?)
 }
 
 /// The bytes of a view without gaps.

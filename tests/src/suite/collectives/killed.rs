@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
 use rustix::time::{ClockId, clock_gettime};
-use symmem_collectives::{Algorithm, AllReduceError, AllReduceOps as _};
+use symmem_collectives::{Algorithm, AllReduceError, Collectives as _};
 use symmem_hal::types::{Bytes, DType, Layout};
 use symmem_hal::{Fault as _, Kind};
 use symmem_mem::{Allocation, Failure, Group, Tensor, View, collect};

@@ -1,7 +1,7 @@
 //! Bad input that one rank finds alone: an error before any effect. Nothing is sent and no epoch
 //! used, so that the right call, made by all afterwards, succeeds.
 
-use symmem_collectives::{Algorithm, AllReduceError, AllReduceOps as _};
+use symmem_collectives::{Algorithm, AllReduceError, CallError, Collectives as _};
 use symmem_hal::types::{BackendKind, Bytes, DType, Layout, ReduceOp};
 use symmem_hal::{Device, Fault as _, Kind, StreamMode};
 use symmem_mem::{Allocation, Tensor, View, ViewError};
@@ -65,7 +65,10 @@ fn types_differ(context: &Context) -> Verdict {
         let x = tensor(bench, 100)?;
         let y = Tensor::<i32>::zeros(bench.context.device(), &[100])?;
         let found = run(bench.group.all_reduce(&x).into(&y), &bench.stream);
-        check_err!(found, AllReduceError::DType { input: DType::F32, output: DType::I32 });
+        check_err!(
+            found,
+            AllReduceError::Call(CallError::DType { input: DType::F32, output: DType::I32 })
+        );
         Ok(())
     })
 }
@@ -76,7 +79,7 @@ fn input_and_output_overlap(context: &Context) -> Verdict {
         for (input, output) in [(0, 1), (1, 0), (0, 99), (99, 0)] {
             let (x, y) = (all.slice(input, 100)?, all.slice(output, 100)?);
             let found = run(bench.group.all_reduce(&x).into(&y), &bench.stream);
-            check_err!(found, AllReduceError::Overlap);
+            check_err!(found, AllReduceError::Call(CallError::Overlap));
         }
         check!(all.to_vec()?.iter().all(|v| *v == 0.0), "a refused call wrote");
         Ok(())
@@ -105,7 +108,10 @@ fn a_view_has_gaps(context: &Context) -> Verdict {
             run(bench.group.all_reduce(&gaps), &bench.stream),
         ];
         for found in refused {
-            let error = check_err!(found, AllReduceError::View(ViewError::NotContiguous { .. }));
+            let error = check_err!(
+                found,
+                AllReduceError::Call(CallError::View(ViewError::NotContiguous { .. }))
+            );
             check_eq!(error.kind(), Kind::InvalidArgument);
         }
         Ok(())
@@ -118,7 +124,7 @@ fn the_operator_is_not_of_the_type(context: &Context) -> Verdict {
         for op in [ReduceOp::And, ReduceOp::Or, ReduceOp::Xor] {
             let error = check_err!(
                 run(bench.group.all_reduce(&x).op(op), &bench.stream),
-                AllReduceError::Op(_)
+                AllReduceError::Call(CallError::Op(_))
             );
             check_eq!(error.kind(), Kind::InvalidArgument);
             check!(error.to_string().contains(op.name()), "{error}");
@@ -142,9 +148,9 @@ fn another_backend(context: &Context) -> Verdict {
             ("output", group.all_reduce(&mine).into(&theirs).on(&bench.stream)),
             ("stream", group.all_reduce(&mine).on(&stream)),
         ] {
-            let error = check_err!(found, AllReduceError::Backend { .. });
+            let error = check_err!(found, AllReduceError::Call(CallError::Backend { .. }));
             check!(
-                matches!(&error, AllReduceError::Backend { what, found, .. }
+                matches!(&error, AllReduceError::Call(CallError::Backend { what, found, .. })
                     if *what == expected && *found == elsewhere.kind()),
                 "{error}; expected the {expected}"
             );
@@ -158,11 +164,13 @@ fn too_much_for_packets(context: &Context) -> Verdict {
         let capacity = bench.group.lane()?.layout().packet_capacity();
         let x = Tensor::<u8>::zeros(bench.context.device(), &[capacity.get() + 1])?;
         let operation = bench.group.all_reduce(&x).algorithm(Algorithm::Packet);
-        check_err!(operation.chosen(), AllReduceError::TooLargeForPackets { .. });
-        let error =
-            check_err!(run(operation, &bench.stream), AllReduceError::TooLargeForPackets { .. });
+        check_err!(operation.chosen(), AllReduceError::Call(CallError::TooLargeForPackets { .. }));
+        let error = check_err!(
+            run(operation, &bench.stream),
+            AllReduceError::Call(CallError::TooLargeForPackets { .. })
+        );
         check!(
-            matches!(&error, AllReduceError::TooLargeForPackets { bytes, capacity: c }
+            matches!(&error, AllReduceError::Call(CallError::TooLargeForPackets { bytes, capacity: c })
                 if bytes.get() == capacity.get() + 1 && *c == capacity),
             "{error}"
         );
@@ -187,7 +195,7 @@ fn slices_of_different_lengths(context: &Context) -> Verdict {
         let found = bench.group.all_reduce_slice(&[1i32; 10], &mut output, ReduceOp::Sum);
         check_err!(found, AllReduceError::Count { input: 10, output: 9 });
         let found = bench.group.all_reduce_in_place(&mut [1f32; 10], ReduceOp::And);
-        check_err!(found, AllReduceError::Op(_));
+        check_err!(found, AllReduceError::Call(CallError::Op(_)));
         check_eq!(output, [7; 9]);
         Ok(())
     })

@@ -1,7 +1,7 @@
 //! One rank issues another call than the others: every rank is told, on both sides, before it takes
 //! the other's data for its own.
 
-use symmem_collectives::{Algorithm, AllReduceError, AllReduceOps as _};
+use symmem_collectives::{Algorithm, AllReduceError, Collectives as _};
 use symmem_hal::types::{Bytes, DType, Layout, ReduceOp};
 use symmem_hal::{Fault as _, Kind};
 use symmem_mem::{Allocation, Failure, Group, View};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use symmem_collectives::{Algorithm, AllReduceOps as _};
+use symmem_collectives::{Algorithm, Collectives as _};
 use symmem_hal::types::{Bytes, DType, Layout, ReduceOp};
 use symmem_mem::{Allocation, Group, Options, View};
 use symmem_sync::Lanes as _;

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::mem::forget;
 
-use symmem_collectives::{Algorithm, AllReduceError, AllReduceOps as _};
+use symmem_collectives::{Algorithm, AllReduceError, Collectives as _};
 use symmem_hal::types::BackendKind;
 use symmem_hal::{CancelToken, Fault as _, Kind, StreamMode, SyncError};
 use symmem_mem::{Failure, Tensor, collect};

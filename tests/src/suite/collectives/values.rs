@@ -1,6 +1,6 @@
 //! Results, to the bit: every type by every operator, and the values where they go wrong.
 
-use symmem_collectives::{Algorithm, AllReduceOps as _};
+use symmem_collectives::{Algorithm, AllReduceError, CallError, Collectives as _};
 use symmem_hal::types::{DType, ReduceOp};
 use symmem_mem::{Options, Tensor};
 
@@ -122,7 +122,7 @@ fn slices_of_the_caller(context: &Context) -> Verdict {
         let mut output = vec![-1; input.len()];
         let done = group.all_reduce_slice(&input, &mut output, ReduceOp::Sum);
         if context.backend() != symmem_hal::types::BackendKind::Host {
-            crate::check_err!(done, symmem_collectives::AllReduceError::Borrowed(_));
+            crate::check_err!(done, AllReduceError::Call(CallError::Borrowed(_)));
             check!(output.iter().all(|x| *x == -1), "a refused call wrote");
             continue;
         }

@@ -1,0 +1,132 @@
+//! Why a call could not be issued.
+
+use symmem_hal::types::{BackendKind, Bytes, DType, RankSet, UnsupportedOp};
+use symmem_hal::{Fault, Kind, LoadError, OrderError, SyncError};
+use symmem_mem::call::Operation;
+use symmem_mem::{RankError, ViewError};
+use symmem_sync::PrepareError;
+
+use crate::choice::Algorithm;
+
+/// Why a collective could not be issued, whichever it is.
+///
+/// Found before anything is sent: no rank is affected but by not meeting this one.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// Input and output hold different types.
+    #[error("the input holds {input}, the output {output}")]
+    DType {
+        /// The input's type.
+        input: DType,
+        /// The output's type.
+        output: DType,
+    },
+    /// A view has gaps.
+    #[error(transparent)]
+    View(#[from] ViewError),
+    /// The operator is not defined on the type.
+    #[error(transparent)]
+    Op(#[from] UnsupportedOp),
+    /// A rank is none of the group's.
+    #[error(transparent)]
+    Rank(#[from] RankError),
+    /// Input and output overlap otherwise than the operation allows.
+    #[error("input and output overlap, and not as the operation does it in place")]
+    Overlap,
+    /// A view or a stream is of another backend than the group.
+    #[error("the group is on {group}, the {what} on {found}")]
+    Backend {
+        /// What is elsewhere.
+        what: &'static str,
+        /// The group's backend.
+        group: BackendKind,
+        /// The other.
+        found: BackendKind,
+    },
+    /// Slices are borrowed for the call only, so the call must be done at its end: it needs an
+    /// inline stream.
+    #[error("slices need an inline stream of the host; this group is on {0}: use views")]
+    Borrowed(BackendKind),
+    /// The lane is another group's.
+    #[error("the lane is another group's")]
+    Lane,
+    /// The operation has no such algorithm.
+    #[error("{} has no algorithm {algorithm}", operation.name())]
+    Algorithm {
+        /// The operation.
+        operation: Operation,
+        /// The algorithm asked for.
+        algorithm: Algorithm,
+    },
+    /// The algorithm asked for cannot take so much.
+    #[error("{bytes} do not fit in packets, which carry {capacity} on this lane")]
+    TooLargeForPackets {
+        /// Bytes that a rank would send.
+        bytes: Bytes,
+        /// Bytes that fit.
+        capacity: Bytes,
+    },
+    /// Earlier operations of this process did not end in time.
+    #[error(transparent)]
+    Order(#[from] OrderError),
+    /// The stream cannot take it.
+    #[error(transparent)]
+    Stream(#[from] SyncError),
+    /// The group cannot have lanes.
+    #[error(transparent)]
+    Prepare(#[from] PrepareError),
+}
+
+impl From<LoadError> for CallError {
+    fn from(error: LoadError) -> Self {
+        CallError::Prepare(error.into())
+    }
+}
+
+impl Fault for CallError {
+    fn kind(&self) -> Kind {
+        match self {
+            CallError::Order(e) => e.kind(),
+            CallError::Stream(e) => e.kind(),
+            CallError::Prepare(e) => e.kind(),
+            CallError::Borrowed(_) => Kind::Unsupported,
+            _ => Kind::InvalidArgument,
+        }
+    }
+
+    fn ranks(&self) -> RankSet {
+        match self {
+            CallError::Order(e) => e.ranks(),
+            CallError::Stream(e) => e.ranks(),
+            _ => RankSet::new(),
+        }
+    }
+}
+
+/// Implements [`Fault`] for the error of an operation: what is neither `Failed` nor `Call` is a
+/// shape that the operation does not take.
+macro_rules! faults {
+    ($($error:ident),*) => {$(
+        impl symmem_hal::Fault for $error {
+            fn kind(&self) -> symmem_hal::Kind {
+                match self {
+                    $error::Failed(e) => e.kind(),
+                    $error::Call(e) => e.kind(),
+                    #[allow(unreachable_patterns, reason = "some operations take every shape")]
+                    _ => symmem_hal::Kind::InvalidArgument,
+                }
+            }
+
+            fn ranks(&self) -> symmem_hal::types::RankSet {
+                match self {
+                    $error::Failed(e) => e.ranks(),
+                    $error::Call(e) => e.ranks(),
+                    #[allow(unreachable_patterns, reason = "some operations take every shape")]
+                    _ => symmem_hal::types::RankSet::new(),
+                }
+            }
+        }
+    )*};
+}
+pub(crate) use faults;

@@ -1,0 +1,167 @@
+//! From a request to a launch.
+
+use symmem_hal::types::{BackendKind, Bytes};
+use symmem_hal::{DevicePtr, Function, KeepAlive, Stream, Wait};
+use symmem_mem::call::{Operation, Signature};
+use symmem_mem::{Completion, Group, Layer};
+use symmem_sync::host::LaneArgs;
+use symmem_sync::{Issue, Lane, PrepareError};
+
+use super::{Access, CallError, Plan, Refused, Request};
+use crate::choice::{self, Algorithm, Size};
+use crate::host;
+
+/// The algorithm that a request takes.
+pub(super) fn choose(
+    group: &Group,
+    lane: &Lane<'_>,
+    asked: Algorithm,
+    request: &Request<'_>,
+) -> Result<Algorithm, CallError> {
+    let operation = request.operation;
+    let size = Size::of(&request.geometry, group.size());
+    if asked == Algorithm::Auto {
+        return Ok(choice::choose(operation, group.device().kind(), lane.layout(), size));
+    }
+    if !Algorithm::of(operation).contains(&asked) {
+        return Err(CallError::Algorithm { operation, algorithm: asked });
+    }
+    let (bytes, capacity) = (size.sent, lane.layout().packet_capacity());
+    if asked == Algorithm::Packet && bytes > capacity {
+        return Err(CallError::TooLargeForPackets { bytes, capacity });
+    }
+    Ok(asked)
+}
+
+/// Symmetric memory that a call names: equal on every rank.
+#[derive(Clone, Copy, Debug)]
+struct Symmetric {
+    access: Access,
+    ordinal: u64,
+    /// Where rank 0's buffer begins in its allocation.
+    offset: Bytes,
+    /// Where the address of each rank's allocation is.
+    peers: DevicePtr,
+}
+
+impl Symmetric {
+    /// The input, if it is symmetric memory; else the output, where peers may write it.
+    fn of(group: &Group, request: &Request<'_>) -> Option<Self> {
+        let of = |buffer: &super::Buffer<'_>, access, before: u64| {
+            let view = buffer.view()?;
+            let (ordinal, peers) = group.mapping(view)?;
+            let offset = Bytes(view.offset().get().wrapping_sub(before));
+            Some(Symmetric { access, ordinal, offset, peers })
+        };
+        let before = request.input_step * group.rank().index() as u64;
+        of(&request.input, Access::Read, before).or_else(|| {
+            request.is_written_by_peers.then(|| of(&request.output, Access::Write, 0)).flatten()
+        })
+    }
+}
+
+/// Launches the kernel of a request.
+#[allow(unsafe_code, reason = "launches a kernel")]
+pub(super) fn launch(
+    group: &Group,
+    lane: &Lane<'_>,
+    stream: &Stream,
+    wait: &Wait,
+    request: &Request<'_>,
+    algorithm: Algorithm,
+    tag: u64,
+) -> Result<(), Refused> {
+    let backend = group.device().kind();
+    check(request, stream, backend)?;
+    let function = function(group, request.operation)?;
+    let symmetric = Symmetric::of(group, request);
+    let signature = sign(request, algorithm, tag, lane.index(), symmetric);
+    let direct = symmetric.filter(|_| {
+        !request.is_staged && choice::is_direct(algorithm, backend, request, group.size())
+    });
+    let issue = Issue { stream, wait, function, operation: request.operation, signature };
+    let keep = || -> Vec<KeepAlive> {
+        [request.input, request.output]
+            .iter()
+            .filter_map(|b| Some(b.view()?.keep_alive()))
+            .collect()
+    };
+    let plan = |args: LaneArgs| Plan {
+        lane: args,
+        input: request.input.ptr(),
+        input_bytes: request.input.extent().get(),
+        output: request.output.ptr(),
+        output_bytes: if request.is_receiver { request.output.extent().get() } else { 0 },
+        geometry: request.geometry,
+        piece: choice::piece(algorithm, lane.layout(), request.geometry.slots(group.size())),
+        peers: direct.map_or(DevicePtr::NULL, |d| d.peers),
+        peer_offset: direct.map_or(0, |d| d.offset.get()),
+        peer_step: request.input_step,
+        rank: group.rank().index() as u32,
+        root: request.root.unwrap_or(0) as u32,
+        dtype: request.input.dtype().code().into(),
+        op: request.op.map_or(0, |op| op.code().into()),
+        algorithm: algorithm.code().into(),
+        access: direct.map_or(Access::Staged, |d| d.access) as u32,
+        group_completion: (group.options().completion == Completion::Group).into(),
+        reserved: 0,
+    };
+    // SAFETY: every kernel of this crate takes a Plan. Input and output are the caller's views,
+    // which `keep` holds for a queued launch, or slices borrowed until this returns, which `check`
+    // lets pass on inline streams only. Peers' buffers are mappings that this rank's allocation of
+    // the same rendezvous holds.
+    unsafe { lane.issue(issue, plan, keep) }?;
+    Ok(())
+}
+
+/// That the operator is one of the type, and all is where the group is.
+fn check(request: &Request<'_>, stream: &Stream, group: BackendKind) -> Result<(), CallError> {
+    let Request { input, output, .. } = request;
+    if let Some(op) = request.op {
+        op.check(input.dtype())?;
+    }
+    input.on(group, "input")?;
+    output.on(group, "output")?;
+    if stream.backend() != group {
+        return Err(CallError::Backend { what: "stream", group, found: stream.backend() });
+    }
+    if (input.view().is_none() || output.view().is_none()) && !stream.is_inline() {
+        return Err(CallError::Borrowed(group));
+    }
+    Ok(())
+}
+
+/// What every rank compares. The memory counts at every size, also where it is staged: a program
+/// whose ranks pass different memory must not work until its messages grow.
+fn sign(
+    request: &Request<'_>,
+    algorithm: Algorithm,
+    tag: u64,
+    lane: u32,
+    symmetric: Option<Symmetric>,
+) -> Signature {
+    let [a, b, c] = request.shape;
+    let root = request.root.map_or(0, |root| root as u64 + 1);
+    let access = symmetric.map_or(Access::Staged, |s| s.access);
+    let small = u64::from(lane) << 48
+        | root << 16
+        | u64::from(algorithm.code()) << 8
+        | u64::from(access as u32);
+    let (ordinal, offset) = symmetric.map_or((0, 0), |s| (s.ordinal, s.offset.get()));
+    let rest = [a, b, c, small, tag, ordinal, offset, request.input_step];
+    Signature::new(request.operation, Some(request.input.dtype()), request.op, &rest)
+}
+
+/// The kernel of an operation, looked up once in the life of a group.
+fn function(group: &Group, operation: Operation) -> Result<Function, CallError> {
+    struct Loaded(Vec<Function>);
+    let slot = group.slot(Layer::Collectives, || {
+        let module = group.device().load(&host::KERNELS)?;
+        let functions = host::OPERATIONS.iter().map(|operation| module.function(operation.name()));
+        Ok::<_, CallError>(Loaded(functions.collect::<Result<_, _>>()?))
+    })?;
+    let loaded = slot.ok_or(PrepareError::SlotTaken)?;
+    // Codes of collectives count from 1, in the order of the table.
+    let found = loaded.0.get(operation as usize - 1).copied();
+    found.ok_or(CallError::Prepare(PrepareError::SlotTaken))
+}

@@ -1,0 +1,100 @@
+//! The argument block of every kernel of this crate.
+
+use symmem_hal::DevicePtr;
+use symmem_hal::types::Bytes;
+use symmem_sync::host::LaneArgs;
+
+/// Everything that an executor needs; it validates and chooses nothing. Lengths are in bytes.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub(crate) struct Plan {
+    pub lane: LaneArgs,
+    pub input: DevicePtr,
+    /// From the first element to one past the last.
+    pub input_bytes: u64,
+    pub output: DevicePtr,
+    /// As `input_bytes`; 0 where this rank gets no result.
+    pub output_bytes: u64,
+    pub geometry: Geometry,
+    /// How much of each rank's part is staged at a time, a multiple of 128.
+    pub piece: u64,
+    /// Where the address of each rank's allocation is, unless `access` is staged.
+    pub peers: DevicePtr,
+    /// Where rank 0's buffer begins in its allocation.
+    pub peer_offset: u64,
+    /// How much further each next rank's begins in its own.
+    pub peer_step: u64,
+    pub rank: u32,
+    /// The root of a rooted operation.
+    pub root: u32,
+    /// Code of the element type.
+    pub dtype: u32,
+    /// Code of the operator; 0 for none.
+    pub op: u32,
+    /// Code of the algorithm.
+    pub algorithm: u32,
+    /// Code of the [`Access`].
+    pub access: u32,
+    /// Whether all ranks have completed when this one has.
+    pub group_completion: u32,
+    pub reserved: u32,
+}
+
+/// How payload gets from one rank to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Access {
+    /// Through packets or the workspace.
+    Staged = 0,
+    /// Peers' inputs are read where they lie.
+    Read = 1,
+    /// Peers' outputs are written where they lie.
+    Write = 2,
+}
+
+/// Which bytes of its input a rank has for each rank, and where in its output those of each rank
+/// go: a part of `rows` runs of `row` bytes for every rank.
+///
+/// Where an operation has one part for all, its pitch has step 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub(crate) struct Geometry {
+    pub rows: u64,
+    pub row: u64,
+    pub input: Pitch,
+    pub output: Pitch,
+}
+
+/// How the parts lie in a buffer: one rank's begins `step` after that of the rank before, and its
+/// runs begin `stride` after each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub(crate) struct Pitch {
+    pub step: u64,
+    pub stride: u64,
+}
+
+impl Geometry {
+    /// One run for all ranks, and one from all.
+    pub(crate) fn whole(bytes: Bytes) -> Self {
+        let pitch = Pitch::flat(0, bytes);
+        Geometry { rows: 1, row: bytes.get(), input: pitch, output: pitch }
+    }
+
+    /// Bytes of one part.
+    pub(crate) fn part(&self) -> u64 {
+        self.rows * self.row
+    }
+
+    /// Parts of the input that differ.
+    pub(crate) fn slots(&self, world: usize) -> usize {
+        if self.input.step == 0 { 1 } else { world }
+    }
+}
+
+impl Pitch {
+    /// Of parts that have no gaps.
+    pub(crate) fn flat(step: u64, row: Bytes) -> Self {
+        Pitch { step, stride: row.get() }
+    }
+}
