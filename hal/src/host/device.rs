@@ -1,5 +1,6 @@
 //! The CPU as a device.
 
+use std::sync::OnceLock;
 use std::thread::available_parallelism;
 
 use super::{Event, Memory, Module, Stream};
@@ -24,10 +25,13 @@ impl Device {
 /// A UUID made of this machine's boot and a number: every process of the machine makes the same,
 /// and two machines, or two boots, do not.
 pub(crate) fn machine_uuid(salt: u64) -> DeviceUuid {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: String = boot.chars().filter(char::is_ascii_hexdigit).collect();
-    let id = u128::from_str_radix(&digits, 16).unwrap_or(0);
-    DeviceUuid((id ^ u128::from(salt)).to_be_bytes())
+    static BOOT: OnceLock<u128> = OnceLock::new();
+    let boot = BOOT.get_or_init(|| {
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let digits: String = id.chars().filter(char::is_ascii_hexdigit).collect();
+        u128::from_str_radix(&digits, 16).unwrap_or(0)
+    });
+    DeviceUuid((boot ^ u128::from(salt)).to_be_bytes())
 }
 
 impl DeviceOps for Device {

@@ -25,7 +25,7 @@ pub use limits::{Limit, LimitSource, limits, tightest};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -280,7 +280,7 @@ pub unsafe fn copy_out(src: *const u8, out: &mut [u8]) {
     let [front, back] = ends;
     for (i, byte) in front.iter_mut().enumerate() {
         // SAFETY: i < out.len(), in the caller's range; AtomicU8 has no alignment need.
-        *byte = unsafe { core::sync::atomic::AtomicU8::from_ptr(src.add(i).cast_mut()) }
+        *byte = unsafe { AtomicU8::from_ptr(src.add(i).cast_mut()) }
             .load(Ordering::Relaxed);
     }
     for (i, word) in body.chunks_exact_mut(8).enumerate() {
@@ -292,7 +292,7 @@ pub unsafe fn copy_out(src: *const u8, out: &mut [u8]) {
     let tail = head + body.len();
     for (i, byte) in back.iter_mut().enumerate() {
         // SAFETY: as for the head.
-        *byte = unsafe { core::sync::atomic::AtomicU8::from_ptr(src.add(tail + i).cast_mut()) }
+        *byte = unsafe { AtomicU8::from_ptr(src.add(tail + i).cast_mut()) }
             .load(Ordering::Relaxed);
     }
 }
@@ -307,7 +307,7 @@ pub unsafe fn copy_in(dst: *mut u8, data: &[u8]) {
     let body = (data.len() - head) & !7;
     let byte = |i: usize| {
         // SAFETY: every i used is < data.len(), in the caller's range.
-        unsafe { core::sync::atomic::AtomicU8::from_ptr(dst.add(i)) }
+        unsafe { AtomicU8::from_ptr(dst.add(i)) }
             .store(data[i], Ordering::Relaxed);
     };
     (0..head).for_each(byte);
@@ -319,6 +319,48 @@ pub unsafe fn copy_in(dst: *mut u8, data: &[u8]) {
             .store(u64::from_ne_bytes(word), Ordering::Relaxed);
     }
     (head + body..data.len()).for_each(byte);
+}
+
+/// Copies between two places that others may be reading and writing, by relaxed atomics: of the
+/// widest unit, up to 8 bytes, that the two distances from alignment allow; bytes at the ends. Makes
+/// no claim of order, as [`Segment::read`] makes none.
+///
+/// # Safety
+///
+/// `src` must be valid for reads and `dst` for writes of `len` bytes for the whole call. Where they
+/// overlap without being equal, what arrives is unspecified.
+pub unsafe fn copy_between(src: *const u8, dst: *mut u8, len: usize) {
+    macro_rules! by {
+        ($atomic:ty) => {{
+            const UNIT: usize = size_of::<$atomic>();
+            let head = src.align_offset(UNIT).min(len);
+            let body = (len - head) / UNIT * UNIT;
+            let byte = |i: usize| {
+                // SAFETY: every i used is < len, in the caller's ranges; AtomicU8 is always aligned.
+                unsafe {
+                    let value = AtomicU8::from_ptr(src.add(i).cast_mut()).load(Ordering::Relaxed);
+                    AtomicU8::from_ptr(dst.add(i)).store(value, Ordering::Relaxed);
+                }
+            };
+            (0..head).for_each(byte);
+            for i in (head..head + body).step_by(UNIT) {
+                // SAFETY: UNIT bytes at i lie in the caller's ranges. `src + head` is aligned to
+                // UNIT, and so is `dst + head`, since both addresses agree in the bits below it.
+                unsafe {
+                    let value = <$atomic>::from_ptr(src.add(i).cast_mut().cast());
+                    let to = <$atomic>::from_ptr(dst.add(i).cast());
+                    to.store(value.load(Ordering::Relaxed), Ordering::Relaxed);
+                }
+            }
+            (head + body..len).for_each(byte);
+        }};
+    }
+    match (src.addr() ^ dst.addr()).trailing_zeros() {
+        0 => by!(AtomicU8),
+        1 => by!(AtomicU16),
+        2 => by!(AtomicU32),
+        _ => by!(AtomicU64),
+    }
 }
 
 /// The unaligned ends and the multiple of 8 bytes between them.
@@ -365,6 +407,27 @@ mod tests {
                 let mut part = vec![0; len];
                 assert!(s.read(offset, &mut part));
                 assert_eq!(part, data);
+            }
+        }
+    }
+
+    #[test]
+    fn copies_between_segments_of_every_alignment_and_length_touch_nothing_else() {
+        let (from, to) = (segment(64), segment(64));
+        let data: Vec<u8> = (1..=64).collect();
+        assert!(from.write(0, &data));
+        for (source, target) in (0..9).flat_map(|s| (0..9).map(move |t| (s, t))) {
+            for len in 0..40 {
+                assert!(to.write(0, &[0xee; 64]));
+                // SAFETY: both ranges end below 64 in segments that live to the end of the test.
+                unsafe {
+                    let (src, dst) = (from.base().as_ptr(), to.base().as_ptr());
+                    copy_between(src.add(source), dst.add(target), len);
+                }
+                let mut all = [0; 64];
+                assert!(to.read(0, &mut all));
+                assert_eq!(all[target..target + len], data[source..source + len]);
+                assert!(all[..target].iter().chain(&all[target + len..]).all(|b| *b == 0xee));
             }
         }
     }
