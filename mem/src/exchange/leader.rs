@@ -39,12 +39,9 @@ pub(crate) type LostOrder = Arc<dyn Fn(u32) -> Option<usize> + Send + Sync>;
 pub(crate) struct Leader {
     stop: Arc<AtomicBool>,
     bell: Arc<OwnedFd>,
-    starved: Arc<Mutex<Option<Starved>>>,
+    starved: Arc<Mutex<Option<ExchangeError>>>,
     thread: Option<JoinHandle<()>>,
 }
-
-/// When this process last lacked a descriptor for a member, and what the member was told.
-type Starved = (Instant, ExchangeError);
 
 impl Leader {
     /// Starts to lead on a bound, listening socket.
@@ -61,7 +58,7 @@ impl Leader {
             .map_err(|e| ExchangeError::errno("eventfd", e))?,
         );
         let stop = Arc::new(AtomicBool::new(false));
-        let starved = Arc::<Mutex<Option<Starved>>>::default();
+        let starved = Arc::<Mutex<Option<ExchangeError>>>::default();
         let mut desk = Desk {
             listener: LinkFd::new(listener),
             token,
@@ -82,11 +79,10 @@ impl Leader {
         Ok(Leader { stop, bell, starved, thread: Some(thread) })
     }
 
-    /// How a member was turned away since then, if one was: it does not come, and the fault is this
-    /// process's.
-    pub(crate) fn starved_since(&self, then: Instant) -> Option<ExchangeError> {
-        let starved = self.starved.lock();
-        starved.as_ref().filter(|(when, _)| *when >= then).map(|(_, error)| error.clone())
+    /// What a member was told that this process turned away, if no round has succeeded since: who is
+    /// missed here may be that member, come early.
+    pub(crate) fn starved(&self) -> Option<ExchangeError> {
+        self.starved.lock().clone()
     }
 }
 
@@ -112,7 +108,7 @@ struct Desk {
     bell: Arc<OwnedFd>,
     /// Given up to turn away whoever comes when descriptors have run out.
     spare: Option<OwnedFd>,
-    starved: Arc<Mutex<Option<Starved>>>,
+    starved: Arc<Mutex<Option<ExchangeError>>>,
     clients: HashMap<u64, Client>,
     next: u64,
     rounds: HashMap<RoundKey, Meeting>,
@@ -274,7 +270,7 @@ impl Desk {
     fn starved(&mut self, call: &str, errno: Errno) -> ExchangeError {
         let error = ExchangeError::errno(&format!("{call}, in the process that leads"), errno);
         tracing::warn!(%error, "the rounds in progress fail");
-        *self.starved.lock() = Some((Instant::now(), error.clone()));
+        *self.starved.lock() = Some(error.clone());
         let keys: Vec<RoundKey> = self.rounds.keys().copied().collect();
         keys.into_iter().for_each(|key| self.fail(key, &error));
         error
@@ -407,6 +403,7 @@ impl Desk {
                 }
             }
         }
+        *self.starved.lock() = None;
         for member in &all {
             self.send(member.client, &Frame::Done, Vec::new());
             self.leave(member.client);

@@ -200,15 +200,13 @@ fn seqpacket(flags: SocketFlags) -> Result<OwnedFd, ExchangeError> {
 
 impl Exchange for UnixExchange {
     fn gather(&self, round: Round<'_>, wait: &Wait) -> Result<Vec<Part>, ExchangeError> {
-        let began = Instant::now();
         let bound = Bound { wait, deadline: wait.deadline(), round: &round };
         loop {
             match self.attempt(&round, &bound) {
                 Ok(parts) => return Ok(parts),
                 Err(Attempt::Leaderless) => bound.check()?,
                 Err(Attempt::Over(ExchangeError::Missing { missing, allowed, .. })) => {
-                    let turned_away =
-                        self.leader.lock().as_ref().and_then(|leader| leader.starved_since(began));
+                    let turned_away = self.leader.lock().as_ref().and_then(Leader::starved);
                     if let Some(error) = turned_away {
                         return Err(error);
                     }
