@@ -62,6 +62,7 @@ mod handle;
 pub mod launch;
 pub mod liveness;
 mod memory;
+mod pool;
 mod rendezvous;
 pub mod store;
 
@@ -72,6 +73,7 @@ pub use group::{
     SubgroupError,
 };
 pub use handle::{PeerError, SymmetricMemory};
-pub use memory::{Allocation, Tensor, TensorError, View, ViewError, collect};
+pub use memory::{Allocation, Tensor, TensorError, View, ViewError, collect, is_symmetric};
+pub use pool::{MemoryPool, PersistentError, PoolUsage};
 pub use rendezvous::{Mismatch, NotSymmetric, RendezvousError};
 pub use symmem_hal as hal;

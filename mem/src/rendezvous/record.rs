@@ -12,6 +12,7 @@ use symmem_hal::{Device, Fault, Kind};
 use crate::exchange::frame::WIRE_VERSION;
 use crate::group::Options;
 use crate::memory::View;
+use crate::memory::ledger::Key;
 
 /// What a rank calls when it says a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +20,7 @@ pub(crate) enum Step {
     CreateGroup,
     Split,
     Rendezvous,
+    Reclaim,
 }
 
 /// What must be equal on every rank.
@@ -32,6 +34,12 @@ pub(crate) struct Equal {
     pub generation: u32,
     pub ordinal: u64,
     pub bytes: u64,
+    /// Where the allocation lies: which rendezvous mapped its memory, the memory's bytes, and the
+    /// offset there.
+    pub segment: Option<u64>,
+    pub segment_bytes: u64,
+    pub place: u64,
+    /// Of the view in the allocation.
     pub offset: u64,
     /// Name of the element type and the shape, where known.
     pub dtype: Option<String>,
@@ -68,6 +76,8 @@ pub(crate) struct Reported {
     pub kernels: String,
     pub host: String,
     pub process: u32,
+    /// Rendezvous of blocks that the rank has let go of.
+    pub let_go: Vec<Key>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -116,11 +126,15 @@ pub(crate) struct About<'a> {
     pub generation: u32,
     pub ordinal: u64,
     pub view: Option<&'a View>,
+    /// The rendezvous that mapped the memory of the view's allocation, if one did.
+    pub segment: Option<u64>,
 }
 
 impl Record {
     pub(crate) fn new(about: &About<'_>, options: &Options, device: &Device) -> Self {
         let view = about.view;
+        let allocation = view.and_then(View::allocation);
+        let place = allocation.map_or(0, |a| a.offset().get());
         let capabilities = device.capabilities();
         Record {
             equal: Equal {
@@ -131,8 +145,11 @@ impl Record {
                 members: about.members.to_vec(),
                 generation: about.generation,
                 ordinal: about.ordinal,
-                bytes: view.and_then(View::allocation).map_or(0, |a| a.bytes().get()),
-                offset: view.map_or(0, |v| v.offset().get()),
+                bytes: allocation.map_or(0, |a| a.bytes().get()),
+                segment: about.segment,
+                segment_bytes: allocation.map_or(0, |a| a.memory().bytes().get()),
+                place,
+                offset: view.map_or(0, |v| v.offset().get() - place),
                 dtype: view.map(|v| v.dtype()).map(DType::name).map(str::to_owned),
                 shape: view.map(|v| v.layout().shape().to_vec()),
                 pad: options.pad.get(),
@@ -160,6 +177,7 @@ impl Record {
                 kernels: "host".to_owned(),
                 host: host_name(),
                 process: std::process::id(),
+                let_go: Vec::new(),
             },
         }
     }
@@ -185,6 +203,12 @@ impl Record {
             ("the generation".into(), e.generation.to_string()),
             ("the rendezvous ordinal".into(), e.ordinal.to_string()),
             ("the allocation's bytes".into(), e.bytes.to_string()),
+            (
+                "the rendezvous of the segment".into(),
+                e.segment.map_or("this one".into(), |ordinal| ordinal.to_string()),
+            ),
+            ("the offset in the segment".into(), e.place.to_string()),
+            ("the segment's bytes".into(), e.segment_bytes.to_string()),
             ("the offset".into(), e.offset.to_string()),
             ("the dtype".into(), format!("{:?}", e.dtype.as_deref().unwrap_or("none"))),
             ("the shape".into(), e.shape.as_ref().map_or("none".into(), |s| format!("{s:?}"))),
