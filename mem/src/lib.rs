@@ -64,7 +64,9 @@ pub mod liveness;
 mod memory;
 mod pool;
 mod rendezvous;
+pub mod settings;
 pub mod store;
+mod transfer;
 
 pub use exchange::ExchangeError;
 pub use failure::Failure;
@@ -77,3 +79,4 @@ pub use memory::{Allocation, Tensor, TensorError, View, ViewError, collect, is_s
 pub use pool::{MemoryPool, PersistentError, PoolUsage};
 pub use rendezvous::{Mismatch, NotSymmetric, RendezvousError};
 pub use symmem_hal as hal;
+pub use transfer::{Fill, FillError, Transfer, TransferError};

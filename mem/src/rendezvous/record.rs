@@ -32,6 +32,8 @@ pub(crate) struct Equal {
     pub group: u64,
     pub members: Vec<u32>,
     pub generation: u32,
+    /// Its name: memory of one backend cannot be reached by kernels of another.
+    pub backend: String,
     pub ordinal: u64,
     pub bytes: u64,
     /// Where the allocation lies: which rendezvous mapped its memory, the memory's bytes, and the
@@ -62,7 +64,6 @@ pub(crate) struct Equal {
 /// What may differ; choices use the minimum or the conjunction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Reported {
-    pub backend: u8,
     pub device: [u8; 16],
     pub device_name: String,
     pub arch: String,
@@ -144,6 +145,7 @@ impl Record {
                 group: about.group,
                 members: about.members.to_vec(),
                 generation: about.generation,
+                backend: device.kind().name().to_owned(),
                 ordinal: about.ordinal,
                 bytes: allocation.map_or(0, |a| a.bytes().get()),
                 segment: about.segment,
@@ -165,7 +167,6 @@ impl Record {
                 sections: options.sections.clone(),
             },
             reported: Reported {
-                backend: device.kind().code(),
                 device: device.uuid().0,
                 device_name: device.name(),
                 arch: std::env::consts::ARCH.to_owned(),
@@ -201,6 +202,7 @@ impl Record {
             ("the group".into(), format!("{:016x}", e.group)),
             ("the members".into(), format!("{:?}", e.members)),
             ("the generation".into(), e.generation.to_string()),
+            ("the backend".into(), e.backend.clone()),
             ("the rendezvous ordinal".into(), e.ordinal.to_string()),
             ("the allocation's bytes".into(), e.bytes.to_string()),
             (
