@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use symmem_hal::types::{Bytes, DType, Layout, Rank};
-use symmem_hal::{DevicePtr, Memory};
+use symmem_hal::{Device, DevicePtr};
 
 use crate::group::{Group, RankError};
 use crate::memory::{View, ViewError};
-use crate::rendezvous::Mapping;
+use crate::rendezvous::Place;
 
 /// A view, made symmetric in a group: the same range of every member's allocation.
 ///
@@ -16,7 +16,7 @@ use crate::rendezvous::Mapping;
 #[derive(Clone, Debug)]
 pub struct SymmetricMemory {
     group: Group,
-    mapping: Arc<Mapping>,
+    place: Arc<Place>,
     view: View,
 }
 
@@ -27,7 +27,7 @@ pub enum PeerError {
     /// The rank is none of the group's.
     #[error(transparent)]
     Rank(#[from] RankError),
-    /// The range is not in the peer's allocation.
+    /// The range is not in the peer's allocation, or pad.
     #[error("rank {rank}: {cause}")]
     View {
         /// Whose memory.
@@ -44,8 +44,8 @@ impl symmem_hal::Fault for PeerError {
 }
 
 impl SymmetricMemory {
-    pub(crate) fn new(group: Group, mapping: Arc<Mapping>, view: View) -> Self {
-        SymmetricMemory { group, mapping, view }
+    pub(crate) fn new(group: Group, place: Arc<Place>, view: View) -> Self {
+        SymmetricMemory { group, place, view }
     }
 
     /// The group.
@@ -72,39 +72,66 @@ impl SymmetricMemory {
         self.group.size()
     }
 
-    /// Bytes of each member's allocation, as asked for.
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        self.group.device()
+    }
+
+    /// The group's name, equal on every rank: its id in hexadecimal.
+    #[must_use]
+    pub fn group_name(&self) -> String {
+        format!("{:016x}", self.group.id())
+    }
+
+    /// The rank that each member has in the run, by group rank.
+    #[must_use]
+    pub fn global_ranks(&self) -> &[u32] {
+        self.group.global_ranks()
+    }
+
+    /// The address of the array of [`global_ranks`](Self::global_ranks) in the device's memory, for
+    /// kernels: 4 bytes a rank.
+    #[must_use]
+    pub fn global_ranks_dev(&self) -> DevicePtr {
+        self.place.table().at(16 * self.world_size() as u64)
+    }
+
+    /// Bytes of each member's allocation, as asked for: what lies at each of
+    /// [`buffer_ptrs`](Self::buffer_ptrs).
     #[must_use]
     pub fn buffer_size(&self) -> Bytes {
-        self.mapping.memories.first().map_or(Bytes::ZERO, Memory::bytes)
+        self.place.bytes
     }
 
     /// Where the view begins in the allocation.
     #[must_use]
     pub fn offset(&self) -> Bytes {
-        self.view.offset()
+        Bytes(self.view.offset().get() - self.place.offset.get())
     }
 
     /// Which rendezvous of the group made it: equal on every rank.
     #[must_use]
     pub fn ordinal(&self) -> u64 {
-        self.mapping.ordinal
+        self.place.ordinal
     }
 
     /// The address of each member's *allocation*, by group rank, for kernels on this device; add
-    /// [`offset`](Self::offset) for the view. Valid while a clone of this handle lives.
+    /// [`offset`](Self::offset) for the view. Of a pool's block it is the block's address, not its
+    /// segment's. Valid while a clone of this handle lives.
     ///
     /// On the host these are addresses in this process: memory that peers may write, to be followed
     /// by atomics, or by plain accesses that signals or a barrier order.
     #[must_use]
     pub fn buffer_ptrs(&self) -> Vec<DevicePtr> {
-        self.mapping.memories.iter().map(Memory::base).collect()
+        (0..self.world_size()).map(|index| self.place.base(index)).collect()
     }
 
     /// The address of the array of [`buffer_ptrs`](Self::buffer_ptrs) in the device's memory: one
     /// address a rank, for kernels.
     #[must_use]
     pub fn buffer_ptrs_dev(&self) -> DevicePtr {
-        self.mapping.table.base()
+        self.place.table().base()
     }
 
     /// The address of a member's view.
@@ -113,9 +140,8 @@ impl SymmetricMemory {
     ///
     /// [`RankError`] for a rank of another group.
     pub fn peer_ptr(&self, rank: Rank) -> Result<DevicePtr, RankError> {
-        let index = self.group.index_of(rank)?;
-        let base = self.mapping.memories[index].base();
-        Ok(base.checked_add(self.view.offset()).unwrap_or(DevicePtr::NULL))
+        let base = self.place.base(self.group.index_of(rank)?);
+        Ok(base.checked_add(self.offset()).unwrap_or(DevicePtr::NULL))
     }
 
     /// The address of each member's signal pad, by group rank.
@@ -127,15 +153,14 @@ impl SymmetricMemory {
     /// Barriers do not use the pad.
     #[must_use]
     pub fn signal_pad_ptrs(&self) -> Vec<DevicePtr> {
-        (0..self.world_size()).map(|i| self.group.pad_ptr(i)).collect()
+        self.group.pad_ptrs()
     }
 
     /// The address of the array of [`signal_pad_ptrs`](Self::signal_pad_ptrs) in the device's
     /// memory.
     #[must_use]
     pub fn signal_pad_ptrs_dev(&self) -> DevicePtr {
-        let pads = Bytes(8 * self.world_size() as u64);
-        self.mapping.table.base().checked_add(pads).unwrap_or(DevicePtr::NULL)
+        self.place.table().at(8 * self.world_size() as u64)
     }
 
     /// Bytes of a signal pad.
@@ -144,13 +169,25 @@ impl SymmetricMemory {
         self.group.options().pad
     }
 
+    /// Whether a member's memory can be read and written by load and store. On backends whose memory
+    /// is mapped it can: where it could not, there is no handle.
+    ///
+    /// # Errors
+    ///
+    /// [`RankError`] for a rank of another group.
+    pub fn can_access(&self, rank: Rank) -> Result<bool, RankError> {
+        let index = self.group.index_of(rank)?;
+        Ok(self.place.mapping.memories.get(index).is_some())
+    }
+
     /// Whether every member's memory can be read and written by load and store.
     #[must_use]
     pub fn world_within_direct_access(&self) -> bool {
-        self.mapping.memories.len() == self.group.size()
+        self.place.mapping.memories.len() == self.group.size()
     }
 
-    /// A member's memory, `offset` bytes from where the handle's view begins there.
+    /// A member's memory, `offset` bytes from where the handle's view begins there, up to the end of
+    /// the member's allocation.
     ///
     /// # Errors
     ///
@@ -162,10 +199,26 @@ impl SymmetricMemory {
         dtype: DType,
         layout: Layout,
     ) -> Result<View, PeerError> {
+        let start = self.offset().checked_add(offset).unwrap_or(Bytes(u64::MAX));
+        self.buffer(rank, start, dtype, layout)
+    }
+
+    /// A member's memory, `offset` bytes from the start of its allocation, wherever the handle's view
+    /// begins there.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError`] names the rank; nothing is touched.
+    pub fn buffer(
+        &self,
+        rank: Rank,
+        offset: Bytes,
+        dtype: DType,
+        layout: Layout,
+    ) -> Result<View, PeerError> {
         let index = self.group.index_of(rank)?;
-        let memory = self.mapping.memories[index].clone();
-        let start = self.view.offset().checked_add(offset).unwrap_or(Bytes(u64::MAX));
-        View::of_peer(memory, start, dtype, layout).map_err(|cause| PeerError::View { rank, cause })
+        View::of_peer(&self.place, index, offset, dtype, layout)
+            .map_err(|cause| PeerError::View { rank, cause })
     }
 
     /// A member's counterpart of the handle's view.
@@ -175,6 +228,45 @@ impl SymmetricMemory {
     /// [`RankError`] for a rank of another group.
     pub fn remote(&self, rank: Rank) -> Result<View, PeerError> {
         self.peer(rank, Bytes::ZERO, self.view.dtype(), self.view.layout().clone())
+    }
+
+    /// Every member's counterpart of the handle's view, by group rank, this rank's own included.
+    ///
+    /// # Errors
+    ///
+    /// As [`remote`](Self::remote).
+    pub fn remotes(&self) -> Result<Vec<View>, PeerError> {
+        self.group.ranks().map(|rank| self.remote(rank)).collect()
+    }
+
+    /// A member's signal pad, as 32-bit words.
+    ///
+    /// The words are [`signal_pad_ptrs`](Self::signal_pad_ptrs)' slots: to write one is to signal.
+    ///
+    /// # Errors
+    ///
+    /// [`RankError`] for a rank of another group.
+    pub fn signal_pad(&self, rank: Rank) -> Result<View, PeerError> {
+        let words = Layout::flat(self.signal_pad_size().get() / 4);
+        self.signal_pad_part(rank, Bytes::ZERO, DType::U32, words)
+    }
+
+    /// Part of a member's signal pad, `offset` bytes from its start, as any type and shape.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError`] names the rank; nothing is touched.
+    pub fn signal_pad_part(
+        &self,
+        rank: Rank,
+        offset: Bytes,
+        dtype: DType,
+        layout: Layout,
+    ) -> Result<View, PeerError> {
+        let memory = self.group.regions()[self.group.index_of(rank)?].clone();
+        let size = self.signal_pad_size();
+        View::of_group(self.device(), memory, size, offset, dtype, layout)
+            .map_err(|cause| PeerError::View { rank, cause })
     }
 }
 

@@ -62,8 +62,11 @@ mod handle;
 pub mod launch;
 pub mod liveness;
 mod memory;
+mod pool;
 mod rendezvous;
+pub mod settings;
 pub mod store;
+mod transfer;
 
 pub use exchange::ExchangeError;
 pub use failure::Failure;
@@ -72,6 +75,8 @@ pub use group::{
     SubgroupError,
 };
 pub use handle::{PeerError, SymmetricMemory};
-pub use memory::{Allocation, Tensor, TensorError, View, ViewError, collect};
+pub use memory::{Allocation, Tensor, TensorError, View, ViewError, collect, is_symmetric};
+pub use pool::{MemoryPool, PersistentError, PoolUsage};
 pub use rendezvous::{Mismatch, NotSymmetric, RendezvousError};
 pub use symmem_hal as hal;
+pub use transfer::{Fill, FillError, Transfer, TransferError};

@@ -280,8 +280,7 @@ pub unsafe fn copy_out(src: *const u8, out: &mut [u8]) {
     let [front, back] = ends;
     for (i, byte) in front.iter_mut().enumerate() {
         // SAFETY: i < out.len(), in the caller's range; AtomicU8 has no alignment need.
-        *byte = unsafe { AtomicU8::from_ptr(src.add(i).cast_mut()) }
-            .load(Ordering::Relaxed);
+        *byte = unsafe { AtomicU8::from_ptr(src.add(i).cast_mut()) }.load(Ordering::Relaxed);
     }
     for (i, word) in body.chunks_exact_mut(8).enumerate() {
         // SAFETY: 8 bytes at head + 8 i lie in the caller's range; aligned since src + head is.
@@ -292,8 +291,7 @@ pub unsafe fn copy_out(src: *const u8, out: &mut [u8]) {
     let tail = head + body.len();
     for (i, byte) in back.iter_mut().enumerate() {
         // SAFETY: as for the head.
-        *byte = unsafe { AtomicU8::from_ptr(src.add(tail + i).cast_mut()) }
-            .load(Ordering::Relaxed);
+        *byte = unsafe { AtomicU8::from_ptr(src.add(tail + i).cast_mut()) }.load(Ordering::Relaxed);
     }
 }
 
@@ -307,8 +305,7 @@ pub unsafe fn copy_in(dst: *mut u8, data: &[u8]) {
     let body = (data.len() - head) & !7;
     let byte = |i: usize| {
         // SAFETY: every i used is < data.len(), in the caller's range.
-        unsafe { AtomicU8::from_ptr(dst.add(i)) }
-            .store(data[i], Ordering::Relaxed);
+        unsafe { AtomicU8::from_ptr(dst.add(i)) }.store(data[i], Ordering::Relaxed);
     };
     (0..head).for_each(byte);
     for (i, chunk) in data[head..head + body].chunks_exact(8).enumerate() {

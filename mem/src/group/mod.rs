@@ -1,27 +1,32 @@
 //! Groups: ranks that share memory.
 
+mod caches;
+mod farewell;
 mod options;
 mod subgroup;
 pub(crate) mod world;
 
+pub(crate) use caches::Forgets;
 pub use options::{Completion, Determinism, Options, OptionsError};
 pub use subgroup::{Subgroup, SubgroupError};
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::Wake;
 
 use parking_lot::{Mutex, MutexGuard};
 use symmem_hal::types::{Bytes, Rank, Scope};
-use symmem_hal::{Device, DevicePtr, Event, Fault, Kind, Memory, Wait};
+use symmem_hal::{Device, DeviceError, DevicePtr, Fault, Kind, Memory, Stream, Wait};
 
 use crate::exchange::{ExchangeError, Handle, Part, Round, RoundKey};
 use crate::failure::Failure;
-use crate::liveness::{Message, Status, Voice};
+use crate::liveness::Status;
+use crate::memory::ledger::Ledger;
 use crate::memory::retire;
 use crate::rendezvous::record::{About, Record, Reported, Step};
-use crate::rendezvous::{self, Membership, RendezvousError};
+use crate::rendezvous::{self, Membership, RendezvousError, Tables};
+use caches::Caches;
+use farewell::Farewell;
 use world::World;
 
 /// A set of ranks that share memory, as one of them sees it.
@@ -56,6 +61,9 @@ struct Inner {
     status: Arc<Status>,
     regions: Vec<Memory>,
     reported: Vec<Reported>,
+    tables: Arc<Tables>,
+    caches: Arc<Caches>,
+    stream: OnceLock<Stream>,
     /// What each layer above keeps with the group; see [`Layer`].
     slots: [OnceLock<Box<dyn Any + Send + Sync>>; Layer::COUNT],
     making: [Mutex<()>; Layer::COUNT],
@@ -181,8 +189,9 @@ impl Group {
             generation: world.generation,
             ordinal: 0,
             view: None,
+            segment: None,
         };
-        let record = Record::new(&about, &options, &device);
+        let mut record = Record::new(&about, &options, &device);
         let bytes = options.region().unwrap_or(Bytes(u64::MAX));
         // Known before anybody can be done here: a member may leave, or die, as soon as its own
         // creation has ended, and must not do so unheard.
@@ -218,8 +227,16 @@ impl Group {
             }
         };
         let import = |handle, _| import(&device, handle, bytes);
-        let (regions, records) =
-            rendezvous::exchange_memory(&mut gather, &record, &region, world.threads, me, &import)?;
+        let (regions, records) = rendezvous::exchange_memory(
+            &mut gather,
+            &world.ledger,
+            &mut record,
+            &region,
+            world.threads,
+            me,
+            &import,
+        )?;
+        let tables = Tables::new(&device, members.len());
         let inner = Inner {
             world: world.clone(),
             id,
@@ -232,6 +249,9 @@ impl Group {
             status,
             regions,
             reported: records.into_iter().map(|r| r.reported).collect(),
+            tables,
+            caches: Arc::default(),
+            stream: OnceLock::new(),
             slots: Default::default(),
             making: Default::default(),
         };
@@ -427,9 +447,41 @@ impl Group {
             id: self.0.id,
             me: self.0.me,
             members: self.0.members.clone(),
+            device: self.0.device.clone(),
             voice: self.0.world.voice.clone(),
             status: Arc::downgrade(&self.0.status),
         }
+    }
+
+    pub(crate) fn members(&self) -> &Arc<[u32]> {
+        &self.0.members
+    }
+
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
+        &self.0.world.ledger
+    }
+
+    pub(crate) fn tables(&self) -> &Arc<Tables> {
+        &self.0.tables
+    }
+
+    /// The addresses of all pads, by group rank.
+    pub(crate) fn pad_ptrs(&self) -> Vec<DevicePtr> {
+        (0..self.size()).map(|index| self.pad_ptr(index)).collect()
+    }
+
+    /// `cache` holds something of this group, to be forgotten when it ends.
+    pub(crate) fn remember(&self, cache: &Arc<dyn Forgets>) {
+        self.0.caches.add(self.0.scope, cache);
+    }
+
+    /// The stream of calls that name none, and wait for their end: made on first use.
+    pub(crate) fn stream(&self) -> Result<&Stream, DeviceError> {
+        if let Some(stream) = self.0.stream.get() {
+            return Ok(stream);
+        }
+        let stream = self.0.device.default_stream()?;
+        Ok(self.0.stream.get_or_init(|| stream))
     }
 
     pub(crate) fn about(&self) -> About<'_> {
@@ -441,6 +493,7 @@ impl Group {
             generation: self.0.world.generation,
             ordinal: 0,
             view: None,
+            segment: None,
         }
     }
 
@@ -460,24 +513,39 @@ impl Group {
         world.exchange.gather(Round { key, members: &self.0.members, me: self.0.me, part }, wait)
     }
 
+    /// A round in which records are compared, and nothing else happens.
+    pub(crate) fn agree(
+        &self,
+        turn: &mut Sequence,
+        about: &About<'_>,
+        wait: &Wait,
+    ) -> Result<(), RendezvousError> {
+        let mut record = Record::new(about, &self.0.options, &self.0.device);
+        let mut gather = |part| self.gather(turn, part, wait);
+        rendezvous::agree(&mut gather, &self.0.world.ledger, &mut record, None)?;
+        Ok(())
+    }
+
     pub(crate) fn exchange_memory(
         &self,
         turn: &mut Sequence,
         about: &About<'_>,
         memory: &Memory,
         wait: &Wait,
-    ) -> Result<(Vec<Memory>, Vec<Record>), RendezvousError> {
-        let record = Record::new(about, &self.0.options, &self.0.device);
+    ) -> Result<Vec<Memory>, RendezvousError> {
+        let mut record = Record::new(about, &self.0.options, &self.0.device);
         let mut gather = |part| self.gather(turn, part, wait);
         let import = |handle, _| import(&self.0.device, handle, memory.bytes());
-        rendezvous::exchange_memory(
+        let (memories, _) = rendezvous::exchange_memory(
             &mut gather,
-            &record,
+            &self.0.world.ledger,
+            &mut record,
             memory,
             self.0.world.threads,
             self.0.me,
             &import,
-        )
+        )?;
+        Ok(memories)
     }
 }
 
@@ -501,6 +569,7 @@ impl Inner {
         retire::forget_group(self.scope);
         let farewell = Arc::new(Farewell {
             id: self.id,
+            scope: self.scope,
             others: self
                 .members
                 .iter()
@@ -510,39 +579,11 @@ impl Inner {
                 .map(|(_, m)| m)
                 .collect(),
             voice: self.world.voice.clone(),
+            caches: self.caches.clone(),
             in_flight: self.status.in_flight(),
             awaited: AtomicUsize::new(0),
         });
         farewell.say();
-    }
-}
-
-/// Tells the others that this rank has left, once its last operation is done: what they wait for
-/// may be in it.
-struct Farewell {
-    id: u64,
-    others: Vec<u32>,
-    voice: Arc<dyn Voice>,
-    in_flight: Vec<Event>,
-    /// Which of them is awaited; one after the other, each wakes once.
-    awaited: AtomicUsize,
-}
-
-impl Farewell {
-    fn say(self: &Arc<Self>) {
-        let next = self.awaited.fetch_add(1, Ordering::AcqRel);
-        if let Some(event) = self.in_flight.get(next) {
-            return event.on_complete(self.clone().into());
-        }
-        for other in &self.others {
-            self.voice.send(*other, Message::Leave { group: self.id });
-        }
-    }
-}
-
-impl Wake for Farewell {
-    fn wake(self: Arc<Self>) {
-        self.say();
     }
 }
 

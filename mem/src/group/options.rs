@@ -5,6 +5,8 @@ use std::time::Duration;
 use symmem_hal::types::Bytes;
 use symmem_hal::{Fault, Kind};
 
+use crate::settings;
+
 /// Whether reductions keep the bitwise contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -33,7 +35,8 @@ pub enum Completion {
 /// Built by assignment over [`Options::default`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// Bytes of each rank's signal pad: `channels * world_size` words of 4 bytes. Default 9216.
+    /// Bytes of each rank's signal pad: `channels * world_size` words of 4 bytes. By default
+    /// [`settings::signal_pad_size`].
     pub pad: Bytes,
     /// Bytes of workspace for each lane. Default 32 MiB.
     pub workspace: Bytes,
@@ -59,7 +62,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
-            pad: Bytes::new(9216),
+            pad: settings::take_signal_pad_size(),
             workspace: Bytes::mib(32),
             max_lanes: 1,
             max_blocks: 1,

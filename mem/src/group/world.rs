@@ -9,6 +9,7 @@ use crate::exchange::Exchange;
 use crate::exchange::local::{Hub, LocalExchange};
 use crate::liveness::peers::{PeerVoice, Peers};
 use crate::liveness::{Register, Voice};
+use crate::memory::ledger::Ledger;
 
 /// One rank of a run.
 #[derive(Debug)]
@@ -22,6 +23,7 @@ pub(crate) struct World {
     pub exchange: Arc<dyn Exchange>,
     pub register: Arc<Register>,
     pub voice: Arc<dyn Voice>,
+    pub ledger: Arc<Ledger>,
     /// How many groups of each member list this rank has made: a list used again is a new group.
     made: Mutex<HashMap<Vec<u32>, u64>>,
 }
@@ -45,6 +47,7 @@ impl World {
             exchange,
             register,
             voice,
+            ledger: Arc::default(),
             made: Mutex::default(),
         }
     }

@@ -16,6 +16,7 @@ use crate::liveness::Register;
 use crate::liveness::links::Links;
 use crate::rendezvous::RendezvousError;
 use crate::rendezvous::record::host_name;
+use crate::settings;
 use crate::store::{PrefixStore, Store, StoreError};
 
 /// Why a process could not join its run.
@@ -88,7 +89,8 @@ impl Fault for StartError {
 
 impl Group {
     /// The group of all ranks of the run that this process was started in, by torchrun or
-    /// `symmem run`: on the CPU, with default options. Collective among all ranks.
+    /// `symmem run`: on the default backend ([`settings`]), with default options. Collective among all
+    /// ranks.
     ///
     /// A program that is to run without a launcher, too, tells that case from all others:
     ///
@@ -118,7 +120,7 @@ impl Group {
     pub fn from_env() -> Result<Self, StartError> {
         let options = Options::default();
         let wait = Wait::timeout(options.deadline);
-        Self::join(&Bootstrap::from_env()?, &Device::host(), &options, &wait)
+        Self::join(&Bootstrap::from_env()?, &settings::take_device(), &options, &wait)
     }
 
     /// The group of all ranks of a run that a launcher has described, on a device and with options

@@ -11,9 +11,10 @@ use crate::group::world::World;
 use crate::group::{Group, Options};
 use crate::liveness::peers::Peers;
 use crate::rendezvous::RendezvousError;
+use crate::settings;
 
 /// Runs `body` once for each of `ranks` ranks, each on a thread of its own with its own group of
-/// all of them, on the CPU with default options. Returns the results in rank order.
+/// all of them, on the default backend ([`settings`]) with default options. Returns the results in rank order.
 ///
 /// A rank that panics is lost to the others, whose waits for it end with
 /// [`Failure::PeerLost`](crate::Failure::PeerLost); its panic is resumed here once all ranks have
@@ -39,10 +40,10 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// `ranks` ranks, on the CPU.
+    /// `ranks` ranks, on the default backend.
     #[must_use]
     pub fn new(ranks: usize) -> Self {
-        Threads { ranks, options: Options::default(), devices: vec![Device::host()] }
+        Threads { ranks, options: Options::default(), devices: vec![settings::take_device()] }
     }
 
     /// The group's options.
@@ -52,7 +53,7 @@ impl Threads {
         self
     }
 
-    /// The devices, dealt to ranks in turn. None means the CPU.
+    /// The devices, dealt to ranks in turn. None means the default backend's.
     #[must_use]
     pub fn devices(mut self, devices: Vec<Device>) -> Self {
         if !devices.is_empty() {

@@ -5,28 +5,55 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 use symmem_hal::types::{Bytes, Scope};
-use symmem_hal::{AllocError, Device, DevicePtr, Memory};
+use symmem_hal::{AllocError, Device, DevicePtr, KeepAlive, Memory};
 
-use super::retire::{self, Mapped};
-use crate::rendezvous::Mapping;
+use super::backing::Backing;
+use super::ledger::{Returning, Token};
+use crate::group::Forgets;
+use crate::pool::Home;
+use crate::rendezvous::Place;
 
-/// Memory of one device that can be made symmetric. Clones are the same allocation.
+/// Memory of one device that can be made symmetric: memory of its own, or a block of a
+/// [`MemoryPool`](crate::MemoryPool). Clones are the same allocation.
 ///
 /// Allocating is local: no rank is spoken to before rendezvous. One allocation can be rendezvoused
 /// in any number of groups.
 #[derive(Clone, Debug)]
-pub struct Allocation(pub(crate) Arc<Inner>);
+pub struct Allocation {
+    inner: Arc<Inner>,
+    /// Held by the users of memory with an id, not by the work on it.
+    _lease: Option<Arc<Lease>>,
+}
 
 #[derive(Debug)]
-pub(crate) struct Inner {
-    device: Device,
-    memory: Memory,
+struct Inner {
+    backing: Arc<Backing>,
+    /// Where it begins in its backing.
+    offset: Bytes,
+    bytes: Bytes,
+    /// Where a pool's block returns to.
+    home: Option<Home>,
+    /// Who uses it now, where it stays while nobody does.
+    lease: Option<Mutex<Weak<Lease>>>,
     /// What rendezvous found, by group; kept so that a second one needs no peer.
-    mappings: Mutex<Vec<(Scope, Arc<Mapping>)>>,
+    places: Mutex<Vec<(Scope, Arc<Place>)>>,
+    /// One for each rendezvous of a block, also of groups that have ended.
+    tokens: Mutex<Vec<Arc<Token>>>,
 }
+
+/// The use of memory that outlives it.
+#[derive(Debug)]
+pub(crate) struct Lease(());
 
 /// Live allocations by base address.
 static LIVE: RwLock<BTreeMap<u64, Weak<Inner>>> = RwLock::new(BTreeMap::new());
+
+/// Whether an address lies in an allocation of this process, at any offset. O(log n) in live
+/// allocations.
+#[must_use]
+pub fn is_symmetric(ptr: DevicePtr) -> bool {
+    Allocation::containing(ptr).is_some()
+}
 
 impl Allocation {
     /// Allocates zeroed memory, reserving all of it now. First frees what is retired and unmapped.
@@ -35,68 +62,161 @@ impl Allocation {
     ///
     /// [`AllocError`] says which limit is too tight, with needed and available bytes.
     pub fn new(device: &Device, bytes: Bytes) -> Result<Self, AllocError> {
-        let _ = retire::collect();
-        let memory = device.allocate(bytes)?;
-        let base = memory.base().get();
-        let inner = Arc::new(Inner { device: device.clone(), memory, mappings: Mutex::default() });
-        LIVE.write().insert(base, Arc::downgrade(&inner));
-        Ok(Allocation(inner))
+        let backing = Backing::new(device, bytes)?;
+        Ok(Self::live(Inner::of(backing, Bytes::ZERO, bytes)))
+    }
+
+    /// A pool's block: the range of its segment is the block's alone.
+    pub(crate) fn block(backing: Arc<Backing>, offset: Bytes, bytes: Bytes, home: Home) -> Self {
+        let mut inner = Inner::of(backing, offset, bytes);
+        inner.home = Some(home);
+        Self::live(inner)
+    }
+
+    /// Memory that stays while nobody uses it; each use takes a [`lease`](Self::lease).
+    pub(crate) fn lasting(device: &Device, bytes: Bytes) -> Result<Self, AllocError> {
+        let backing = Backing::new(device, bytes)?;
+        let mut inner = Inner::of(backing, Bytes::ZERO, bytes);
+        inner.lease = Some(Mutex::default());
+        Ok(Self::live(inner))
+    }
+
+    /// The next use of lasting memory; `None` while the last goes on.
+    pub(crate) fn lease(&self) -> Option<Self> {
+        let mut current = self.inner.lease.as_ref()?.lock();
+        if current.strong_count() > 0 {
+            return None;
+        }
+        let lease = Arc::new(Lease(()));
+        *current = Arc::downgrade(&lease);
+        Some(Allocation { inner: self.inner.clone(), _lease: Some(lease) })
+    }
+
+    fn live(inner: Inner) -> Self {
+        let inner = Arc::new(inner);
+        LIVE.write().insert(inner.base().get(), Arc::downgrade(&inner));
+        Allocation { inner, _lease: None }
     }
 
     /// The allocation that an address lies in, at any offset. O(log n) in live allocations.
     #[must_use]
     pub fn containing(ptr: DevicePtr) -> Option<Self> {
-        let live = LIVE.read();
-        let (base, inner) = live.range(..=ptr.get()).next_back()?;
-        let inner = inner.upgrade()?;
+        // Out of the lock before it can be given up: its end takes the lock.
+        let inner = LIVE.read().range(..=ptr.get()).next_back()?.1.upgrade()?;
         // A zero-byte allocation still has its base.
-        (ptr.get() - base < inner.memory.bytes().get().max(1)).then_some(Allocation(inner))
+        if ptr.get() - inner.base().get() >= inner.bytes.get().max(1) {
+            return None;
+        }
+        let _lease = match &inner.lease {
+            Some(lease) => Some(lease.lock().upgrade()?),
+            None => None,
+        };
+        Some(Allocation { inner, _lease })
     }
 
     /// The device it lies on.
     #[must_use]
     pub fn device(&self) -> &Device {
-        &self.0.device
+        &self.inner.backing.device
     }
 
     /// Its size.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
-        self.0.memory.bytes()
+        self.inner.bytes
     }
 
-    /// Its memory.
+    /// The memory it lies in: its own, or its segment's.
     #[must_use]
     pub fn memory(&self) -> &Memory {
-        &self.0.memory
+        &self.inner.backing.memory
     }
 
-    pub(crate) fn mapping(&self, scope: Scope) -> Option<Arc<Mapping>> {
-        self.0.mappings.lock().iter().find(|(s, _)| *s == scope).map(|(_, m)| m.clone())
+    /// Where it begins in [`memory`](Self::memory): 0 but for a pool's block.
+    #[must_use]
+    pub fn offset(&self) -> Bytes {
+        self.inner.offset
     }
 
-    pub(crate) fn keep(&self, scope: Scope, mapping: Arc<Mapping>) {
-        self.0.mappings.lock().push((scope, mapping));
+    /// The address of its first byte, for kernels.
+    #[must_use]
+    pub fn base(&self) -> DevicePtr {
+        self.inner.base()
+    }
+}
+
+impl Allocation {
+    /// What must live while work on the allocation is in flight.
+    pub(crate) fn keep_alive(&self) -> KeepAlive {
+        self.inner.clone()
+    }
+
+    pub(crate) fn backing(&self) -> &Arc<Backing> {
+        &self.inner.backing
+    }
+
+    /// Where it is in the memory of a group's members, once they have agreed on it.
+    pub(crate) fn place(&self, scope: Scope) -> Option<Arc<Place>> {
+        self.inner.places.lock().iter().find(|(s, _)| *s == scope).map(|(_, p)| p.clone())
+    }
+
+    pub(crate) fn keep(&self, scope: Scope, place: Arc<Place>) {
+        self.inner.tokens.lock().extend(place.token.clone());
+        self.inner.places.lock().push((scope, place));
+    }
+
+    /// Whether it is a pool's block, whose bytes are used again while its segment lives.
+    pub(crate) fn is_block(&self) -> bool {
+        self.inner.home.is_some()
+    }
+
+    /// The cache of its places.
+    pub(crate) fn cache(&self) -> Arc<dyn Forgets> {
+        self.inner.clone()
     }
 }
 
 impl PartialEq for Allocation {
     /// Whether both are the same allocation.
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl Inner {
+    fn of(backing: Arc<Backing>, offset: Bytes, bytes: Bytes) -> Self {
+        Inner {
+            backing,
+            offset,
+            bytes,
+            home: None,
+            lease: None,
+            places: Mutex::default(),
+            tokens: Mutex::default(),
+        }
+    }
+
+    fn base(&self) -> DevicePtr {
+        self.backing.memory.base().checked_add(self.offset).unwrap_or(DevicePtr::NULL)
+    }
+}
+
+impl Forgets for Inner {
+    fn forget(&self, scope: Scope) {
+        // What the places hold is unmapped outside the lock.
+        let gone: Vec<_> = self.places.lock().extract_if(.., |(s, _)| *s == scope).collect();
+        drop(gone);
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        LIVE.write().remove(&self.memory.base().get());
-        let mapped: Vec<Mapped> = self
-            .mappings
-            .get_mut()
-            .drain(..)
-            .filter_map(|(_, mapping)| mapping.mapped_by_peers())
-            .collect();
-        // Retired even when nobody has it: unmapping is not this thread's business in a Drop.
-        retire::retire(self.memory.clone(), mapped);
+        LIVE.write().remove(&self.base().get());
+        if let Some(home) = self.home.take() {
+            home.end();
+            let range = Arc::new(Returning(home));
+            // Before this rank lets go below, so that no meeting can come between.
+            self.tokens.get_mut().iter().for_each(|token| token.returns(&range));
+        }
     }
 }

@@ -1,10 +1,12 @@
 //! Views: a range of memory, with a type and a shape.
 
 use std::sync::Arc;
+
 use symmem_hal::types::{Bytes, DType, Element, Layout};
-use symmem_hal::{DevicePtr, Fault, KeepAlive, Kind, Memory};
+use symmem_hal::{Device, DevicePtr, Fault, KeepAlive, Kind, Memory};
 
 use super::Allocation;
+use crate::rendezvous::Place;
 
 /// A typed, shaped range of an allocation, or of a peer's memory. Holds what it views.
 ///
@@ -15,10 +17,22 @@ use super::Allocation;
 #[derive(Clone, Debug)]
 pub struct View {
     memory: Memory,
-    allocation: Option<Allocation>,
+    owner: Owner,
+    /// From the start of the memory.
     offset: Bytes,
     dtype: DType,
     layout: Layout,
+}
+
+/// Whose memory a view shows, and what keeps it mapped.
+#[derive(Clone, Debug)]
+enum Owner {
+    /// An allocation of this rank.
+    Me(Allocation),
+    /// A member's counterpart of an allocation.
+    Peer(Arc<Place>),
+    /// A group, whose pad it is; with its device.
+    Group(Device),
 }
 
 /// Why a view cannot be made or used so.
@@ -85,32 +99,57 @@ impl View {
         dtype: DType,
         layout: Layout,
     ) -> Result<Self, ViewError> {
-        let memory = allocation.memory().clone();
-        let view = View { memory, allocation: Some(allocation.clone()), offset, dtype, layout };
-        view.checked()
+        let owner = Owner::Me(allocation.clone());
+        let range = (allocation.offset(), allocation.bytes());
+        Self::within(allocation.memory().clone(), owner, range, offset, dtype, layout)
     }
 
-    /// A view of a peer's memory.
+    /// A view of a member's counterpart of an allocation, `offset` bytes from its start.
     pub(crate) fn of_peer(
-        memory: Memory,
+        place: &Arc<Place>,
+        index: usize,
         offset: Bytes,
         dtype: DType,
         layout: Layout,
     ) -> Result<Self, ViewError> {
-        View { memory, allocation: None, offset, dtype, layout }.checked()
+        let memory = place.mapping.memories[index].clone();
+        let range = (place.offset, place.bytes);
+        Self::within(memory, Owner::Peer(place.clone()), range, offset, dtype, layout)
     }
 
-    fn checked(self) -> Result<Self, ViewError> {
-        let (offset, dtype, size) = (self.offset, self.dtype, self.memory.bytes());
+    /// A view of the first `size` bytes of a group's memory, `offset` bytes from its start.
+    pub(crate) fn of_group(
+        device: &Device,
+        memory: Memory,
+        size: Bytes,
+        offset: Bytes,
+        dtype: DType,
+        layout: Layout,
+    ) -> Result<Self, ViewError> {
+        let owner = Owner::Group(device.clone());
+        Self::within(memory, owner, (Bytes::ZERO, size), offset, dtype, layout)
+    }
+
+    /// The one place in which a range is checked. `offset` counts from `start`, where `size` bytes of
+    /// the memory are the owner's.
+    fn within(
+        memory: Memory,
+        owner: Owner,
+        (start, size): (Bytes, Bytes),
+        offset: Bytes,
+        dtype: DType,
+        layout: Layout,
+    ) -> Result<Self, ViewError> {
         if !offset.get().is_multiple_of(dtype.size() as u64) {
             return Err(ViewError::Misaligned { offset, dtype });
         }
-        let length =
-            Bytes::of(self.layout.extent(), dtype.size() as u64).unwrap_or(Bytes(u64::MAX));
-        match offset.checked_add(length) {
-            Some(end) if end <= size => Ok(self),
-            _ => Err(ViewError::PastEnd { offset, length, size }),
+        let length = Bytes::of(layout.extent(), dtype.size() as u64).unwrap_or(Bytes(u64::MAX));
+        let past = ViewError::PastEnd { offset, length, size };
+        if offset.checked_add(length).is_none_or(|end| end > size) {
+            return Err(past);
         }
+        let offset = start.checked_add(offset).ok_or(past)?;
+        Ok(View { memory, owner, offset, dtype, layout })
     }
 
     /// The elements `start..start + count` of a contiguous view, as a flat view.
@@ -134,7 +173,7 @@ impl View {
         let offset = Bytes::of(start, size)
             .and_then(|o| o.checked_add(self.offset))
             .ok_or_else(|| past(length))?;
-        View { offset, layout: Layout::flat(count), ..self.clone() }.checked()
+        Ok(View { offset, layout: Layout::flat(count), ..self.clone() })
     }
 
     /// The address of the first element, for kernels.
@@ -143,7 +182,8 @@ impl View {
         self.memory.base().checked_add(self.offset).unwrap_or(DevicePtr::NULL)
     }
 
-    /// Where it begins, from the start of its memory.
+    /// Where it begins, from the start of its [`memory`](Self::memory): in a pool's block, from the
+    /// start of the block's segment.
     #[must_use]
     pub fn offset(&self) -> Bytes {
         self.offset
@@ -182,15 +222,29 @@ impl View {
     /// The allocation it lies in; `None` for a peer's memory.
     #[must_use]
     pub fn allocation(&self) -> Option<&Allocation> {
-        self.allocation.as_ref()
+        match &self.owner {
+            Owner::Me(allocation) => Some(allocation),
+            Owner::Peer(_) | Owner::Group(_) => None,
+        }
+    }
+
+    /// The device whose streams reach it.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        match &self.owner {
+            Owner::Me(allocation) => allocation.device(),
+            Owner::Peer(place) => place.mapping.device(),
+            Owner::Group(device) => device,
+        }
     }
 
     /// What must live while work on the view is in flight.
     #[must_use]
     pub fn keep_alive(&self) -> KeepAlive {
-        match &self.allocation {
-            Some(allocation) => allocation.0.clone(),
-            None => Arc::new(self.memory.clone()),
+        match &self.owner {
+            Owner::Me(allocation) => allocation.keep_alive(),
+            Owner::Peer(place) => place.clone(),
+            Owner::Group(_) => Arc::new(self.memory.clone()),
         }
     }
 

@@ -1,20 +1,23 @@
 //! Rendezvous: every member's memory, mapped into every member.
 
+mod mapping;
 pub(crate) mod record;
+mod table;
 
+pub(crate) use mapping::{Mapping, Membership, Place};
 pub use record::Mismatch;
+pub(crate) use table::Tables;
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use symmem_hal::types::{Bytes, RankSet, Scope};
+use symmem_hal::types::RankSet;
 use symmem_hal::{AllocError, DevicePtr, ExportError, Fault, ImportError, Kind, Memory, Wait};
 
 use crate::exchange::{ExchangeError, Handle, Part};
 use crate::failure::Failure;
-use crate::group::{Group, OptionsError};
+use crate::group::{Forgets, Group, OptionsError};
 use crate::handle::SymmetricMemory;
-use crate::liveness::{Message, Status, Voice};
-use crate::memory::retire::Mapped;
+use crate::memory::ledger::{Ledger, Token};
 use crate::memory::{Allocation, View};
 use record::{About, Record, Step, compare};
 
@@ -114,65 +117,16 @@ impl From<AllocError> for RendezvousError {
     }
 }
 
-/// One allocation of each member, mapped here. Tells the others when it goes.
-#[derive(Debug)]
-pub(crate) struct Mapping {
-    group: Membership,
-    pub ordinal: u64,
-    /// By group rank, this rank's own included.
-    pub memories: Vec<Memory>,
-    /// Their addresses, by group rank, and then those of the pads, where kernels of this rank's
-    /// device can read them.
-    pub table: Memory,
-}
-
-/// Whose mapping it is, and how to tell the others that it is gone.
-#[derive(Debug, Clone)]
-pub(crate) struct Membership {
-    pub scope: Scope,
-    pub id: u64,
-    pub me: usize,
-    pub members: Arc<[u32]>,
-    pub voice: Arc<dyn Voice>,
-    pub status: Weak<Status>,
-}
-
-impl Mapping {
-    /// Who has this rank's part of it mapped, to the retire list.
-    pub(crate) fn mapped_by_peers(&self) -> Option<Mapped> {
-        // A group that this rank has closed tells it nothing any more.
-        let status = self.group.status.upgrade().filter(|s| !s.is_closed())?;
-        let mut members = RankSet::first(self.memories.len());
-        members.remove(self.group.me);
-        status.all_gone().iter().for_each(|gone| members.remove(gone));
-        (!members.is_empty()).then_some(Mapped {
-            scope: self.group.scope,
-            ordinal: self.ordinal,
-            members,
-        })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        self.memories.clear();
-        for (index, member) in self.group.members.iter().enumerate() {
-            if index != self.group.me {
-                let message = Message::Released { group: self.group.id, ordinal: self.ordinal };
-                self.group.voice.send(*member, message);
-            }
-        }
-    }
-}
-
 impl Group {
     /// Makes a view's allocation symmetric: maps every member's into this rank, and this rank's
     /// into every member.
     ///
     /// Collective the first time that an allocation is passed in this group: every rank must pass
     /// one that is new to the group, of the same bytes, and a view of the same offset, type and
-    /// shape. After that a local look-up that speaks to nobody; that ranks then use the same memory
-    /// is checked by each operation on it.
+    /// shape; blocks of a pool must lie at the same offset of segments that had the same rendezvous.
+    /// After that a local look-up that speaks to nobody; that ranks then use the same memory is
+    /// checked by each operation on it. A pool's segment is mapped with its first block; later ones
+    /// cost one round.
     ///
     /// # Errors
     ///
@@ -192,34 +146,91 @@ impl Group {
             });
         }
         self.check()?;
-        if let Some(mapping) = allocation.mapping(self.scope()) {
-            return Ok(SymmetricMemory::new(self.clone(), mapping, view.clone()));
+        if let Some(place) = allocation.place(self.scope()) {
+            return Ok(SymmetricMemory::new(self.clone(), place, view.clone()));
         }
-        let span =
-            tracing::info_span!("rendezvous", group = self.id(), bytes = allocation.bytes().get());
+        let place = self.agree_on(view, allocation, wait)?;
+        Ok(SymmetricMemory::new(self.clone(), place, view.clone()))
+    }
+
+    /// The collective part of a rendezvous.
+    fn agree_on(
+        &self,
+        view: &View,
+        allocation: &Allocation,
+        wait: &Wait,
+    ) -> Result<Arc<Place>, RendezvousError> {
+        let (scope, bytes, offset) = (self.scope(), allocation.bytes(), allocation.offset());
+        let span = tracing::info_span!("rendezvous", group = self.id(), bytes = bytes.get());
         let _entered = span.enter();
         let mut turn = self.meeting();
-        let ordinal = turn.next_ordinal();
-        let about = About { step: Step::Rendezvous, ordinal, view: Some(view), ..self.about() };
+        // Another thread of this rank may have come first.
+        if let Some(place) = allocation.place(scope) {
+            return Ok(place);
+        }
         // Made before the meeting: a rank that lacks the memory for it says so before any effect.
-        let table = self.device().allocate_private(Bytes(16 * self.size() as u64))?;
-        let (memories, _) = self.exchange_memory(&mut turn, &about, allocation.memory(), wait)?;
-        let pads = (0..self.size()).map(|index| self.pad_ptr(index));
-        let addresses: Vec<DevicePtr> = memories.iter().map(Memory::base).chain(pads).collect();
-        let written = table.write(Bytes::ZERO, bytemuck::cast_slice(&addresses));
-        debug_assert!(written.is_ok());
-        drop(turn);
-        let mapping = Arc::new(Mapping { group: self.membership(), ordinal, memories, table });
-        allocation.keep(self.scope(), mapping.clone());
-        Ok(SymmetricMemory::new(self.clone(), mapping, view.clone()))
+        let table = if offset.get() == 0 { None } else { Some(self.tables().take()?) };
+        let backing = allocation.backing();
+        let known = backing.mapping(scope);
+        let about = |ordinal| {
+            let segment = known.as_ref().map(|mapping| mapping.ordinal);
+            About { step: Step::Rendezvous, ordinal, view: Some(view), segment, ..self.about() }
+        };
+        let (mapping, ordinal) = match &known {
+            Some(mapping) => {
+                let ordinal = turn.next_ordinal();
+                self.agree(&mut turn, &about(ordinal), wait)?;
+                (mapping.clone(), ordinal)
+            }
+            None => {
+                let table = self.tables().take()?;
+                let ordinal = turn.next_ordinal();
+                let memories =
+                    self.exchange_memory(&mut turn, &about(ordinal), &backing.memory, wait)?;
+                let bases: Vec<DevicePtr> = memories.iter().map(Memory::base).collect();
+                table.write(&bases, &self.pad_ptrs(), self.global_ranks());
+                let group = self.membership();
+                let mapping = Arc::new(Mapping { group, ordinal, memories, table });
+                backing.keep(scope, mapping.clone());
+                let cache: Arc<dyn Forgets> = backing.clone();
+                self.remember(&cache);
+                (mapping, ordinal)
+            }
+        };
+        let token = allocation.is_block().then(|| {
+            let (ledger, members) = (self.ledger().clone(), self.members().clone());
+            Arc::new(Token { ledger, key: (self.id(), ordinal), members })
+        });
+        let place = Arc::new(Place { mapping, ordinal, offset, bytes, table, token });
+        if let Some(table) = &place.table {
+            let bases: Vec<_> = (0..self.size()).map(|index| place.base(index)).collect();
+            table.write(&bases, &self.pad_ptrs(), self.global_ranks());
+        }
+        allocation.keep(scope, place.clone());
+        self.remember(&allocation.cache());
+        Ok(place)
+    }
+
+    /// Lets pools use again what all ranks of this group have dropped: blocks that had a rendezvous
+    /// in it, or in a group of some of its ranks. Collective. Every rendezvous does the same beside.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`] where ranks did not meet.
+    pub fn reclaim(&self, wait: &Wait) -> Result<(), RendezvousError> {
+        self.check()?;
+        let mut turn = self.meeting();
+        let about = About { step: Step::Reclaim, ..self.about() };
+        self.agree(&mut turn, &about, wait)
     }
 
     /// As [`symmetric`](Self::symmetric), for operations: the ordinal of a view's rendezvous in this
-    /// group, and the device address of its table of addresses.
+    /// group, and the device address of the table of every rank's memory, from whose start the
+    /// view's [`offset`](View::offset) counts.
     #[must_use]
     pub fn mapping(&self, view: &View) -> Option<(u64, DevicePtr)> {
-        let mapping = view.allocation()?.mapping(self.scope())?;
-        Some((mapping.ordinal, mapping.table.base()))
+        let place = view.allocation()?.place(self.scope())?;
+        Some((place.ordinal, place.mapping.table.base()))
     }
 
     /// The symmetric memory that an address of this rank lies in, whatever the offset. Local.
@@ -232,8 +243,8 @@ impl Group {
         let view = view.as_ref();
         let error = || NotSymmetric { address: view.ptr().get() };
         let allocation = Allocation::containing(view.ptr()).ok_or_else(error)?;
-        let mapping = allocation.mapping(self.scope()).ok_or_else(error)?;
-        Ok(SymmetricMemory::new(self.clone(), mapping, view.clone()))
+        let place = allocation.place(self.scope()).ok_or_else(error)?;
+        Ok(SymmetricMemory::new(self.clone(), place, view.clone()))
     }
 }
 
@@ -253,11 +264,35 @@ impl Fault for NotSymmetric {
     }
 }
 
+/// A meeting's agreement: everybody's record, compared. What all have let go of returns to pools.
+pub(crate) fn agree(
+    gather: &mut dyn FnMut(Part) -> Result<Vec<Part>, ExchangeError>,
+    ledger: &Ledger,
+    record: &mut Record,
+    handle: Option<Handle>,
+) -> Result<(Vec<Part>, Vec<Record>), RendezvousError> {
+    record.reported.let_go = ledger.report(&record.equal.members);
+    let parts = gather(Part { payload: record.encode(), handle })?;
+    let decoded: Vec<Option<Record>> = parts.iter().map(|p| Record::decode(&p.payload)).collect();
+    let unreadable: RankSet =
+        decoded.iter().enumerate().filter(|(_, r)| r.is_none()).map(|(i, _)| i).collect();
+    if !unreadable.is_empty() {
+        return Err(RendezvousError::Unreadable { ranks: unreadable });
+    }
+    let mut records: Vec<Record> = decoded.into_iter().flatten().collect();
+    let reports: Vec<_> =
+        records.iter_mut().map(|r| core::mem::take(&mut r.reported.let_go)).collect();
+    ledger.settle(&record.equal.members, &reports);
+    compare(&records)?;
+    Ok((parts, records))
+}
+
 /// Exchanges a record and memory: the part that group creation and rendezvous share. Two rounds:
 /// everybody's record and handle, then a vote on whether all of it could be mapped.
 pub(crate) fn exchange_memory(
     gather: &mut dyn FnMut(Part) -> Result<Vec<Part>, ExchangeError>,
-    record: &Record,
+    ledger: &Ledger,
+    record: &mut Record,
     memory: &Memory,
     between_threads: bool,
     me: usize,
@@ -275,15 +310,7 @@ pub(crate) fn exchange_memory(
         _ => ExportError::NotOwner,
     });
     // A rank that cannot export still comes: the others learn of it in the vote, not by a time-out.
-    let parts = gather(Part { payload: record.encode(), handle: handle.ok() })?;
-    let decoded: Vec<Option<Record>> = parts.iter().map(|p| Record::decode(&p.payload)).collect();
-    let unreadable: RankSet =
-        decoded.iter().enumerate().filter(|(_, r)| r.is_none()).map(|(i, _)| i).collect();
-    if !unreadable.is_empty() {
-        return Err(RendezvousError::Unreadable { ranks: unreadable });
-    }
-    let records: Vec<Record> = decoded.into_iter().flatten().collect();
-    compare(&records)?;
+    let (parts, records) = agree(gather, ledger, record, handle.ok())?;
     let mut memories = Vec::with_capacity(parts.len());
     let mut trouble: Option<(String, Kind)> = failed.map(|e| (e.to_string(), e.kind()));
     for (index, part) in parts.into_iter().enumerate() {

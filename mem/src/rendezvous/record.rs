@@ -12,6 +12,7 @@ use symmem_hal::{Device, Fault, Kind};
 use crate::exchange::frame::WIRE_VERSION;
 use crate::group::Options;
 use crate::memory::View;
+use crate::memory::ledger::Key;
 
 /// What a rank calls when it says a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +20,7 @@ pub(crate) enum Step {
     CreateGroup,
     Split,
     Rendezvous,
+    Reclaim,
 }
 
 /// What must be equal on every rank.
@@ -30,8 +32,16 @@ pub(crate) struct Equal {
     pub group: u64,
     pub members: Vec<u32>,
     pub generation: u32,
+    /// Its name: memory of one backend cannot be reached by kernels of another.
+    pub backend: String,
     pub ordinal: u64,
     pub bytes: u64,
+    /// Where the allocation lies: which rendezvous mapped its memory, the memory's bytes, and the
+    /// offset there.
+    pub segment: Option<u64>,
+    pub segment_bytes: u64,
+    pub place: u64,
+    /// Of the view in the allocation.
     pub offset: u64,
     /// Name of the element type and the shape, where known.
     pub dtype: Option<String>,
@@ -54,7 +64,6 @@ pub(crate) struct Equal {
 /// What may differ; choices use the minimum or the conjunction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Reported {
-    pub backend: u8,
     pub device: [u8; 16],
     pub device_name: String,
     pub arch: String,
@@ -68,6 +77,8 @@ pub(crate) struct Reported {
     pub kernels: String,
     pub host: String,
     pub process: u32,
+    /// Rendezvous of blocks that the rank has let go of.
+    pub let_go: Vec<Key>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -116,11 +127,15 @@ pub(crate) struct About<'a> {
     pub generation: u32,
     pub ordinal: u64,
     pub view: Option<&'a View>,
+    /// The rendezvous that mapped the memory of the view's allocation, if one did.
+    pub segment: Option<u64>,
 }
 
 impl Record {
     pub(crate) fn new(about: &About<'_>, options: &Options, device: &Device) -> Self {
         let view = about.view;
+        let allocation = view.and_then(View::allocation);
+        let place = allocation.map_or(0, |a| a.offset().get());
         let capabilities = device.capabilities();
         Record {
             equal: Equal {
@@ -130,9 +145,13 @@ impl Record {
                 group: about.group,
                 members: about.members.to_vec(),
                 generation: about.generation,
+                backend: device.kind().name().to_owned(),
                 ordinal: about.ordinal,
-                bytes: view.and_then(View::allocation).map_or(0, |a| a.bytes().get()),
-                offset: view.map_or(0, |v| v.offset().get()),
+                bytes: allocation.map_or(0, |a| a.bytes().get()),
+                segment: about.segment,
+                segment_bytes: allocation.map_or(0, |a| a.memory().bytes().get()),
+                place,
+                offset: view.map_or(0, |v| v.offset().get() - place),
                 dtype: view.map(|v| v.dtype()).map(DType::name).map(str::to_owned),
                 shape: view.map(|v| v.layout().shape().to_vec()),
                 pad: options.pad.get(),
@@ -148,7 +167,6 @@ impl Record {
                 sections: options.sections.clone(),
             },
             reported: Reported {
-                backend: device.kind().code(),
                 device: device.uuid().0,
                 device_name: device.name(),
                 arch: std::env::consts::ARCH.to_owned(),
@@ -160,6 +178,7 @@ impl Record {
                 kernels: "host".to_owned(),
                 host: host_name(),
                 process: std::process::id(),
+                let_go: Vec::new(),
             },
         }
     }
@@ -183,8 +202,15 @@ impl Record {
             ("the group".into(), format!("{:016x}", e.group)),
             ("the members".into(), format!("{:?}", e.members)),
             ("the generation".into(), e.generation.to_string()),
+            ("the backend".into(), e.backend.clone()),
             ("the rendezvous ordinal".into(), e.ordinal.to_string()),
             ("the allocation's bytes".into(), e.bytes.to_string()),
+            (
+                "the rendezvous of the segment".into(),
+                e.segment.map_or("this one".into(), |ordinal| ordinal.to_string()),
+            ),
+            ("the offset in the segment".into(), e.place.to_string()),
+            ("the segment's bytes".into(), e.segment_bytes.to_string()),
             ("the offset".into(), e.offset.to_string()),
             ("the dtype".into(), format!("{:?}", e.dtype.as_deref().unwrap_or("none"))),
             ("the shape".into(), e.shape.as_ref().map_or("none".into(), |s| format!("{s:?}"))),
