@@ -218,6 +218,13 @@ impl StreamOrder {
         }
     }
 
+    /// Whether operations of a capture are in this order. Of captures that are over, those before the
+    /// last one are forgotten.
+    #[must_use]
+    pub fn has_capture(&self, capture: u64) -> bool {
+        self.0.state.lock().captures.iter().any(|(id, _)| *id == capture)
+    }
+
     /// The stream of the last operation that runs, if there was one.
     #[must_use]
     pub fn last(&self) -> Option<StreamId> {

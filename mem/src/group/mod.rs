@@ -1,5 +1,6 @@
 //! Groups: ranks that share memory.
 
+mod agree;
 mod options;
 mod subgroup;
 pub(crate) mod world;
@@ -11,6 +12,7 @@ use std::any::Any;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Wake;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use symmem_hal::types::{Bytes, Rank, Scope};
@@ -404,8 +406,24 @@ impl Group {
         &self.0.world
     }
 
-    pub(crate) fn meeting(&self) -> MutexGuard<'_, Sequence> {
-        self.0.meeting.lock()
+    /// The right to meet the others. Held while this rank waits for them, so that another thread that
+    /// wants it waits within its own bound.
+    pub(crate) fn meeting(&self, wait: &Wait) -> Result<MutexGuard<'_, Sequence>, ExchangeError> {
+        /// How often a wait looks at its cancel token.
+        const TICK: Duration = Duration::from_millis(20);
+        let deadline = wait.deadline();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if let Some(turn) = self.0.meeting.try_lock_for(left.min(TICK)) {
+                return Ok(turn);
+            }
+            if wait.is_cancelled() {
+                return Err(ExchangeError::Cancelled);
+            }
+            if left.is_zero() {
+                return Err(ExchangeError::Busy { allowed: wait.duration() });
+            }
+        }
     }
 
     pub(crate) fn membership(&self) -> Membership {
@@ -498,6 +516,7 @@ impl Inner {
                 .collect(),
             voice: self.world.voice.clone(),
             in_flight: self.status.in_flight(),
+            status: self.status.clone(),
             awaited: AtomicUsize::new(0),
         });
         farewell.say();
@@ -511,6 +530,7 @@ struct Farewell {
     others: Vec<u32>,
     voice: Arc<dyn Voice>,
     in_flight: Vec<Event>,
+    status: Arc<Status>,
     /// Which of them is awaited; one after the other, each wakes once.
     awaited: AtomicUsize,
 }
@@ -521,6 +541,7 @@ impl Farewell {
         if let Some(event) = self.in_flight.get(next) {
             return event.on_complete(self.clone().into());
         }
+        self.status.end();
         for other in &self.others {
             self.voice.send(*other, Message::Leave { group: self.id });
         }

@@ -195,7 +195,7 @@ impl Group {
         let span =
             tracing::info_span!("rendezvous", group = self.id(), bytes = allocation.bytes().get());
         let _entered = span.enter();
-        let mut turn = self.meeting();
+        let mut turn = self.meeting(wait)?;
         let ordinal = turn.next_ordinal();
         let about = About { step: Step::Rendezvous, ordinal, view: Some(view), ..self.about() };
         // Made before the meeting: a rank that lacks the memory for it says so before any effect.
