@@ -1,20 +1,21 @@
 //! The trait set that every backend implements; the public enums dispatch over it.
 //!
 //! Private, and so sealed: the enums are closed on purpose. Every backend folder has the same files
-//! (`device`, `memory`, `module`, `stream`, `event`), so that one knows where to look.
+//! (`device`, `memory`, `module`, `stream`, `event`, `graph`), so that one knows where to look.
 
 #![allow(unsafe_code, reason = "declares the unsafe launch")]
 
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
+use crate::capture::{Capture, CaptureError};
 use crate::health::{Health, SyncError};
 use crate::memory::{AllocError, ExportError, ImportError, Shareable};
 use crate::module::{KernelSet, LoadError};
 use crate::shm::Segment;
-use crate::stream::{Capture, Launch, Launched, StreamId, StreamMode};
+use crate::stream::{Launch, Launched, Role, StreamId, StreamMode};
 use crate::types::{BackendKind, Bytes, DeviceUuid};
-use crate::{Capabilities, DeviceError, DevicePtr, Wait};
+use crate::{Capabilities, DeviceError, DevicePtr, StreamOrder, Wait};
 
 pub(crate) trait DeviceOps {
     type Memory: MemoryOps;
@@ -28,7 +29,7 @@ pub(crate) trait DeviceOps {
     fn capabilities(&self) -> Capabilities;
     fn allocate(&self, bytes: Bytes) -> Result<Self::Memory, AllocError>;
     fn import(&self, shared: Shareable, bytes: Bytes) -> Result<Self::Memory, ImportError>;
-    fn stream(&self, mode: StreamMode) -> Result<Self::Stream, DeviceError>;
+    fn stream(&self, mode: StreamMode, role: Role) -> Result<Self::Stream, DeviceError>;
     fn event(&self) -> Self::Event;
     fn load(&self, set: &'static KernelSet) -> Result<Self::Module, LoadError>;
 }
@@ -45,6 +46,7 @@ pub(crate) trait MemoryOps {
 
 pub(crate) trait StreamOps {
     type Event: EventOps;
+    type Graph: GraphOps;
 
     fn id(&self) -> StreamId;
     fn is_inline(&self) -> bool;
@@ -53,10 +55,17 @@ pub(crate) trait StreamOps {
     /// As for the public `Stream::launch`.
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<Launched, SyncError>;
     fn record(&self, event: &Self::Event) -> Result<(), SyncError>;
+    /// As `record`, of the work that runs, also while the stream records a graph.
+    fn mark(&self, event: &Self::Event);
     fn wait(&self, event: &Self::Event, wait: &Wait) -> Result<(), SyncError>;
     fn synchronize(&self, wait: &Wait) -> Result<(), SyncError>;
     fn is_idle(&self) -> bool;
     fn capture(&self) -> Capture;
+    fn begin_capture(&self) -> Result<(), CaptureError>;
+    fn end_capture(&self) -> Result<Self::Graph, CaptureError>;
+    /// Breaks the capture that the stream is in, if it is in one.
+    fn invalidate(&self);
+    fn replay(&self, graph: &Self::Graph, wait: &Wait) -> Result<Launched, SyncError>;
     fn watch(&self, health: Weak<dyn Health>);
     fn watched(&self) -> Vec<Arc<dyn Health>>;
 }
@@ -65,6 +74,15 @@ pub(crate) trait EventOps {
     fn is_complete(&self) -> bool;
     fn synchronize(&self, wait: &Wait) -> Result<(), SyncError>;
     fn on_complete(&self, waker: Waker);
+}
+
+pub(crate) trait GraphOps {
+    fn nodes(&self) -> usize;
+    fn edges(&self) -> Vec<(usize, usize)>;
+    /// The order of its launches.
+    fn order(&self) -> &StreamOrder;
+    /// Who was to watch the streams that it was captured on.
+    fn health(&self) -> Vec<Arc<dyn Health>>;
 }
 
 pub(crate) trait ModuleOps {

@@ -6,7 +6,7 @@ use crate::fault::{Fault, Kind};
 use crate::memory::{AllocError, ImportError, Memory, Shareable};
 use crate::module::{KernelSet, LoadError, Module};
 use crate::shm::Segment;
-use crate::stream::{Stream, StreamMode};
+use crate::stream::{Role, Stream, StreamMode};
 use crate::types::{BackendKind, Bytes, DeviceUuid};
 use crate::{host, stub};
 
@@ -152,21 +152,26 @@ impl Device {
     ///
     /// [`DeviceError`] where the backend has no such stream or there is no thread for it.
     pub fn stream(&self, mode: StreamMode) -> Result<Stream, DeviceError> {
+        self.stream_as(mode, Role::Ordinary)
+    }
+
+    fn stream_as(&self, mode: StreamMode, role: Role) -> Result<Stream, DeviceError> {
         Ok(match self {
-            Device::Host(d) => Stream::Host(d.stream(mode)?),
-            Device::Stub(d) => Stream::Stub(d.stream(mode)?),
+            Device::Host(d) => Stream::Host(d.stream(mode, role)?),
+            Device::Stub(d) => Stream::Stub(d.stream(mode, role)?),
         })
     }
 
-    /// Makes the stream that suits the backend: inline on the host, a worker elsewhere.
+    /// Makes the stream that suits the backend: inline on the host, a worker elsewhere. It cannot be
+    /// captured, so that a launch on it has always run, or will, once it returns.
     ///
     /// # Errors
     ///
     /// As [`stream`](Self::stream).
     pub fn default_stream(&self) -> Result<Stream, DeviceError> {
         match self {
-            Device::Host(_) => self.stream(StreamMode::Inline),
-            Device::Stub(_) => self.stream(StreamMode::Worker),
+            Device::Host(_) => self.stream_as(StreamMode::Inline, Role::Default),
+            Device::Stub(_) => self.stream_as(StreamMode::Worker, Role::Default),
         }
     }
 

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::capture::CaptureError;
 use crate::fault::{Fault, Kind};
+use crate::order::OrderError;
+use crate::stream::Stream;
 use crate::types::RankSet;
 
 /// Something whose operations run on streams and may fail there: a group, to the layer above.
@@ -13,6 +16,17 @@ use crate::types::RankSet;
 pub trait Health: Send + Sync {
     /// The first failure, if there was one. Must not block.
     fn failure(&self) -> Option<Arc<dyn Fault>>;
+
+    /// What to report of a graph with operations of this, launched now: `Some` once it takes no more
+    /// operations. Must not block.
+    fn stale(&self) -> Option<Arc<dyn Fault>> {
+        None
+    }
+
+    /// A graph with operations of this was launched on `stream`.
+    fn launched(self: Arc<Self>, stream: &Stream) {
+        let _ = stream;
+    }
 }
 
 /// Why a wait for a stream or an event did not end well.
@@ -34,6 +48,22 @@ pub enum SyncError {
     /// The stream's worker thread is gone, so its work will never be done.
     #[error("the stream's worker has stopped; its remaining work is dropped")]
     WorkerGone,
+    /// The stream, event or graph is in a capture, or was, where the call allows none.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// The graph is of another backend than the stream.
+    #[error("the graph was captured on streams of another backend")]
+    OtherBackend,
+}
+
+impl From<OrderError> for SyncError {
+    fn from(error: OrderError) -> Self {
+        match error {
+            OrderError::TimedOut { allowed, .. } => SyncError::TimedOut { allowed },
+            OrderError::Cancelled { .. } => SyncError::Cancelled,
+            OrderError::Stream(error) => error,
+        }
+    }
 }
 
 impl Fault for SyncError {
@@ -43,6 +73,8 @@ impl Fault for SyncError {
             SyncError::Cancelled => Kind::Cancelled,
             SyncError::Unhealthy(fault) => fault.kind(),
             SyncError::WorkerGone => Kind::Device,
+            SyncError::Capture(e) => e.kind(),
+            SyncError::OtherBackend => Kind::InvalidArgument,
         }
     }
 

@@ -3,12 +3,14 @@
 //!
 //! # Does
 //!
-//! - One set of public enums ([`Device`], [`Stream`], [`Event`], [`Memory`], [`Module`]) over all
+//! - One set of public enums ([`Device`], [`Stream`], [`Event`], [`Graph`], [`Memory`], [`Module`]) over all
 //!   backends: `host` (the CPU) and `stub` (an asynchronous, in-order device in software, whose
 //!   memory the host cannot touch).
 //! - Memory that can be shared: a sealed memfd, reserved in full at creation after a look at every
 //!   limit that applies, so that a later touch cannot fault.
-//! - Order of work across streams by key ([`StreamOrder`]), and the [`Health`] hook through which
+//! - Captures and graphs ([`Stream::begin_capture`], [`Graph`]): recorded launches with their edges,
+//!   on every backend, with forks and joins by events.
+//! - Order of work across streams by key ([`StreamOrder`]), inside a capture as edges, and the [`Health`] hook through which
 //!   `synchronize` reports what went wrong above.
 //! - The types that every layer shares ([`types`]), [`Fault`], and [`Wait`], without which nothing
 //!   here blocks.
@@ -51,29 +53,36 @@
 
 mod address;
 mod backend;
+mod capture;
+mod common;
 mod device;
 mod event;
 pub mod fault;
+mod graph;
 mod health;
 mod host;
 mod memory;
 mod module;
 mod order;
 mod queue;
+mod recording;
 pub mod shm;
 mod stream;
 mod stub;
 pub mod types;
 mod wait;
+mod work;
 
 pub use address::DevicePtr;
 pub use bytemuck;
+pub use capture::{Capture, CaptureError};
 pub use device::{Capabilities, Device, DeviceError};
 pub use event::Event;
 pub use fault::{Fault, Kind};
+pub use graph::Graph;
 pub use health::{Health, SyncError};
 pub use memory::{AllocError, ExportError, ImportError, Memory, RangeError, Shareable};
 pub use module::{Function, HostFn, Kernel, KernelSet, LaunchContext, LoadError, Module};
 pub use order::{OrderError, StreamOrder, Turn};
-pub use stream::{Capture, KeepAlive, Launch, Launched, Stream, StreamId, StreamMode};
+pub use stream::{KeepAlive, Launch, Launched, Stream, StreamId, StreamMode};
 pub use wait::{CancelGuard, CancelToken, Wait};

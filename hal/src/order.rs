@@ -10,12 +10,18 @@
 //! - The first stream costs nothing: no event is recorded until a second stream comes. From then on
 //!   each turn's end records an event, and a turn on another stream begins by waiting for it, on
 //!   that stream.
+//! - Work that runs is one context, each capture another, and each context has an order of its own:
+//!   inside a capture the same steps make edges of the graph. Nothing is ever waited for across
+//!   contexts, so that what was captured and is never launched affects nobody; launches of a graph
+//!   are ordered by whoever makes them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::capture::{Capture, CaptureError};
 use crate::fault::{Fault, Kind};
 use crate::health::SyncError;
 use crate::stream::{Stream, StreamId};
@@ -74,21 +80,61 @@ pub struct StreamOrder(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
+    device: Device,
     state: Mutex<State>,
     changed: Condvar,
-    event: Event,
 }
 
-#[derive(Debug, Default)]
+/// The order's lines, one a context.
+#[derive(Debug)]
 struct State {
+    eager: Line,
+    /// By capture. Those that are over are dropped when the next begins.
+    captures: Vec<(u64, Line)>,
+}
+
+/// One context's operations, in order.
+#[derive(Debug)]
+struct Line {
     /// Whether somebody has the turn.
     taken: bool,
     /// Tickets of those who wait, in order. Those who gave up take theirs out.
-    waiting: std::collections::VecDeque<u64>,
+    waiting: VecDeque<u64>,
     next: u64,
     last: Option<Stream>,
     /// Whether a second stream has been seen, so that each turn records the event.
     multi: bool,
+    event: Event,
+}
+
+impl Line {
+    fn new(device: &Device) -> Self {
+        Line {
+            taken: false,
+            waiting: VecDeque::new(),
+            next: 0,
+            last: None,
+            multi: false,
+            event: device.event(),
+        }
+    }
+}
+
+impl State {
+    /// The line of a context, made if need be.
+    fn line(&mut self, context: Option<u64>, device: &Device) -> &mut Line {
+        let Some(id) = context else { return &mut self.eager };
+        let known = self.captures.iter().position(|(capture, _)| *capture == id);
+        let index = known.unwrap_or_else(|| {
+            self.captures.retain(|(capture, line)| {
+                let open = |last: &Stream| last.capture() == Capture::Active(*capture);
+                line.taken || !line.waiting.is_empty() || line.last.as_ref().is_some_and(open)
+            });
+            self.captures.push((id, Line::new(device)));
+            self.captures.len() - 1
+        });
+        &mut self.captures[index].1
+    }
 }
 
 impl StreamOrder {
@@ -96,70 +142,57 @@ impl StreamOrder {
     #[must_use]
     pub fn new(device: &Device) -> Self {
         StreamOrder(Arc::new(Inner {
-            state: Mutex::default(),
+            device: device.clone(),
+            state: Mutex::new(State { eager: Line::new(device), captures: Vec::new() }),
             changed: Condvar::new(),
-            event: device.event(),
         }))
     }
 
     /// Waits for the turn of an operation on `stream`, and makes the stream wait for the operation
-    /// before it.
+    /// before it in the same context.
     ///
     /// # Errors
     ///
     /// [`OrderError`] where the bound ends the wait; the turn is passed on.
     pub fn enter<'a>(&'a self, stream: &'a Stream, wait: &Wait) -> Result<Turn<'a>, OrderError> {
-        let mut state = self.0.state.lock();
-        if state.taken || !state.waiting.is_empty() {
-            state = self.queue(state, wait)?;
-        }
-        state.taken = true;
-        let switch = match &state.last {
-            Some(last) if last.id() != stream.id() => Some((!state.multi).then(|| last.clone())),
-            _ => None,
+        let context = match stream.capture() {
+            Capture::None => None,
+            Capture::Active(id) => Some(id),
+            Capture::Invalidated => return Err(SyncError::from(CaptureError::Invalidated).into()),
         };
+        let mut state = self.0.state.lock();
+        self.queue(&mut state, context, wait)?;
+        let line = state.line(context, &self.0.device);
+        line.taken = true;
+        let switch = line.last.as_ref().filter(|last| last.id() != stream.id());
+        // Of the second stream ever: no event marks the work of the first yet.
+        let switch = switch.map(|last| (line.event.clone(), (!line.multi).then(|| last.clone())));
         drop(state);
-        if let Some(first) = switch
-            && let Err(e) = self.follow(first.as_ref(), stream, wait)
+        let mut turn = Turn { order: self, stream, context, launched: true };
+        if let Some((event, first)) = switch
+            && let Err(e) = turn.follow(&event, first.as_ref(), wait)
         {
             // Nothing is launched, so the operation before stays the one to wait for.
-            self.pass_on(&mut self.0.state.lock());
+            turn.launched = false;
             return Err(e.into());
         }
-        Ok(Turn { order: self, stream })
+        Ok(turn)
     }
 
-    /// Makes `stream` wait for the last operation. `first` is that operation's stream where this is
-    /// the second stream ever, so that no event marks its work yet.
-    fn follow(
+    /// Stands in a context's line until it is the caller's turn.
+    fn queue(
         &self,
-        first: Option<&Stream>,
-        stream: &Stream,
+        state: &mut MutexGuard<'_, State>,
+        context: Option<u64>,
         wait: &Wait,
-    ) -> Result<(), SyncError> {
-        if let Some(last) = first {
-            last.record(&self.0.event)?;
-            self.0.state.lock().multi = true;
+    ) -> Result<(), OrderError> {
+        let line = state.line(context, &self.0.device);
+        if !line.taken && line.waiting.is_empty() {
+            return Ok(());
         }
-        stream.wait(&self.0.event, wait)
-    }
-
-    fn pass_on(&self, state: &mut State) {
-        state.taken = false;
-        if !state.waiting.is_empty() {
-            self.0.changed.notify_all();
-        }
-    }
-
-    /// The slow path of `enter`: stands in line.
-    fn queue<'a>(
-        &'a self,
-        mut state: parking_lot::MutexGuard<'a, State>,
-        wait: &Wait,
-    ) -> Result<parking_lot::MutexGuard<'a, State>, OrderError> {
-        let ticket = state.next;
-        state.next += 1;
-        state.waiting.push_back(ticket);
+        let ticket = line.next;
+        line.next += 1;
+        line.waiting.push_back(ticket);
         let deadline = wait.deadline();
         let woken = self.0.clone();
         let _guard = wait.cancel().map(|token| {
@@ -170,15 +203,16 @@ impl StreamOrder {
             }))
         });
         loop {
-            if !state.taken && state.waiting.front() == Some(&ticket) {
-                state.waiting.pop_front();
-                return Ok(state);
+            let line = state.line(context, &self.0.device);
+            if !line.taken && line.waiting.front() == Some(&ticket) {
+                line.waiting.pop_front();
+                return Ok(());
             }
-            let ahead = state.waiting.iter().take_while(|t| **t != ticket).count() as u64
-                + u64::from(state.taken);
+            let ahead = line.waiting.iter().take_while(|t| **t != ticket).count() as u64
+                + u64::from(line.taken);
             let cancelled = wait.is_cancelled();
             if cancelled || Instant::now() >= deadline {
-                state.waiting.retain(|t| *t != ticket);
+                line.waiting.retain(|t| *t != ticket);
                 self.0.changed.notify_all();
                 return Err(if cancelled {
                     OrderError::Cancelled { ahead }
@@ -186,14 +220,21 @@ impl StreamOrder {
                     OrderError::TimedOut { ahead, allowed: wait.duration() }
                 });
             }
-            self.0.changed.wait_until(&mut state, deadline);
+            self.0.changed.wait_until(state, deadline);
         }
     }
 
-    /// The stream of the last operation, if there was one.
+    /// Whether operations of a capture are in this order. Of captures that are over, those before the
+    /// last one are forgotten.
+    #[must_use]
+    pub fn has_capture(&self, capture: u64) -> bool {
+        self.0.state.lock().captures.iter().any(|(id, _)| *id == capture)
+    }
+
+    /// The stream of the last operation that runs, if there was one.
     #[must_use]
     pub fn last(&self) -> Option<StreamId> {
-        self.0.state.lock().last.as_ref().map(Stream::id)
+        self.0.state.lock().eager.last.as_ref().map(Stream::id)
     }
 }
 
@@ -203,20 +244,59 @@ impl StreamOrder {
 pub struct Turn<'a> {
     order: &'a StreamOrder,
     stream: &'a Stream,
+    context: Option<u64>,
+    launched: bool,
+}
+
+impl Turn<'_> {
+    /// The capture that it is in, if it is in one.
+    #[must_use]
+    pub fn capture(&self) -> Option<u64> {
+        self.context
+    }
+
+    /// Makes the stream wait for the operation before. `first` is that operation's stream where no
+    /// event marks it yet.
+    fn follow(&self, event: &Event, first: Option<&Stream>, wait: &Wait) -> Result<(), SyncError> {
+        if let Some(last) = first {
+            self.mark(last, event)?;
+            let mut state = self.order.0.state.lock();
+            state.line(self.context, &self.order.0.device).multi = true;
+        }
+        self.stream.wait(event, wait)
+    }
+
+    /// Marks the work of a stream in this context. Outside of captures that is the work that runs,
+    /// even if the stream captures by now.
+    fn mark(&self, stream: &Stream, event: &Event) -> Result<(), SyncError> {
+        match self.context {
+            None => {
+                stream.mark(event);
+                Ok(())
+            }
+            Some(_) => stream.record(event),
+        }
+    }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let inner = &self.order.0;
         let mut state = inner.state.lock();
-        if state.multi
-            && let Err(e) = self.stream.record(&inner.event)
-        {
-            tracing::warn!(error = %e, "no event after an operation; its stream is gone");
+        let line = state.line(self.context, &inner.device);
+        if self.launched {
+            if line.multi
+                && let Err(e) = self.mark(self.stream, &line.event)
+            {
+                tracing::debug!(error = %e, "no event after an operation; its capture is over");
+            }
+            if line.last.as_ref().is_none_or(|last| last.id() != self.stream.id()) {
+                line.last = Some(self.stream.clone());
+            }
         }
-        if state.last.as_ref().is_none_or(|last| last.id() != self.stream.id()) {
-            state.last = Some(self.stream.clone());
+        line.taken = false;
+        if !line.waiting.is_empty() {
+            inner.changed.notify_all();
         }
-        self.order.pass_on(&mut state);
     }
 }

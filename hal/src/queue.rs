@@ -1,9 +1,9 @@
 //! Work in order on a thread of its own: the streams of the stub, and the host's worker streams.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Instant;
 
@@ -11,8 +11,11 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::Wait;
 use crate::backend::EventOps;
-use crate::health::{Health, SyncError};
-use crate::stream::StreamId;
+use crate::capture::CaptureError;
+use crate::health::SyncError;
+use crate::recording::Recording;
+use crate::stream::Launched;
+use crate::work::Work;
 
 type Item = Box<dyn FnOnce() + Send>;
 
@@ -123,29 +126,55 @@ impl Marker {
 /// A point in the work of a stream that a queue, or its caller, runs: the event of every backend
 /// that has one of these.
 #[derive(Clone, Debug, Default)]
-pub struct Event(Arc<Mutex<Marker>>);
+pub struct Event(Arc<Mutex<Mark>>);
+
+/// What an event marks.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Mark {
+    /// Nothing yet.
+    #[default]
+    Never,
+    /// Work that runs.
+    Work(Marker),
+    /// Nodes of a capture.
+    Nodes(Arc<Recording>, Vec<usize>),
+}
 
 impl Event {
-    pub(crate) fn set(&self, marker: Marker) {
-        *self.0.lock() = marker;
+    pub(crate) fn set(&self, mark: Mark) {
+        *self.0.lock() = mark;
     }
 
-    pub(crate) fn marker(&self) -> Marker {
+    pub(crate) fn mark(&self) -> Mark {
         self.0.lock().clone()
     }
 }
 
 impl EventOps for Event {
     fn is_complete(&self) -> bool {
-        self.marker().is_complete()
+        match self.mark() {
+            Mark::Never => true,
+            Mark::Work(marker) => marker.is_complete(),
+            Mark::Nodes(..) => false,
+        }
     }
 
     fn synchronize(&self, wait: &Wait) -> Result<(), SyncError> {
-        self.marker().wait(wait)
+        match self.mark() {
+            Mark::Never => Ok(()),
+            Mark::Work(marker) => marker.wait(wait),
+            Mark::Nodes(recording, _) => {
+                recording.invalidate();
+                Err(CaptureError::NotCapturable { call: "Event::synchronize" }.into())
+            }
+        }
     }
 
     fn on_complete(&self, waker: Waker) {
-        self.marker().on_complete(waker);
+        match self.mark() {
+            Mark::Work(marker) => marker.on_complete(waker),
+            Mark::Never | Mark::Nodes(..) => waker.wake(),
+        }
     }
 }
 
@@ -192,6 +221,15 @@ impl Queue {
         Ok(())
     }
 
+    /// Runs a launch in its turn.
+    pub(crate) fn launch(&self, work: Work, wait: &Wait) -> Result<Launched, SyncError> {
+        let wait = wait.clone();
+        self.push(move || {
+            work.run(&wait);
+        })?;
+        Ok(Launched::Queued)
+    }
+
     /// A marker of the work pushed so far.
     pub(crate) fn marker(&self) -> Marker {
         let at = self.0.tail.lock().pushed;
@@ -206,38 +244,5 @@ impl Queue {
             }
             _ => Ok(()),
         }
-    }
-}
-
-/// What every stream has, whoever runs its work.
-#[derive(Debug)]
-pub(crate) struct Common {
-    pub(crate) id: StreamId,
-    watched: Mutex<Watched>,
-}
-
-#[derive(Default)]
-struct Watched(Vec<Weak<dyn Health>>);
-
-impl core::fmt::Debug for Watched {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{} watched", self.0.len())
-    }
-}
-
-impl Common {
-    pub(crate) fn new() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Common { id: StreamId(NEXT.fetch_add(1, Ordering::Relaxed)), watched: Mutex::default() }
-    }
-
-    pub(crate) fn watch(&self, health: Weak<dyn Health>) {
-        let mut watched = self.watched.lock();
-        watched.0.retain(|h| h.strong_count() > 0 && !Weak::ptr_eq(h, &health));
-        watched.0.push(health);
-    }
-
-    pub(crate) fn watched(&self) -> Vec<Arc<dyn Health>> {
-        self.watched.lock().0.iter().filter_map(Weak::upgrade).collect()
     }
 }

@@ -5,7 +5,9 @@ use std::any::Any;
 use std::sync::{Arc, Weak};
 
 use crate::backend::StreamOps;
+use crate::capture::{Capture, CaptureError};
 use crate::event::Event;
+use crate::graph::Graph;
 use crate::health::{Health, SyncError};
 use crate::module::Function;
 use crate::types::BackendKind;
@@ -35,33 +37,47 @@ pub enum StreamMode {
     Worker,
 }
 
-/// Whether a stream records a graph.
+/// What a stream is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Capture {
-    /// Work runs.
-    None,
-    /// Work is recorded into the capture of this id.
-    Active(u64),
-    /// A capture broke; the stream refuses work until it is ended.
-    Invalidated,
+pub(crate) enum Role {
+    /// The work of whoever made it.
+    Ordinary,
+    /// The work of anybody, who must be able to rely on it that it runs.
+    Default,
 }
 
 /// Something that must outlive a launch.
 pub type KeepAlive = Arc<dyn Any + Send + Sync>;
 
 /// One launch: what to run, on which arguments, and what must stay alive meanwhile.
-#[derive(Debug)]
+#[derive(Clone, Copy)]
 pub struct Launch<'a> {
     pub(crate) function: Function,
     pub(crate) args: &'a [u8],
     pub(crate) wait: &'a Wait,
-    pub(crate) keep: &'a [KeepAlive],
+    keep: Keep<'a>,
+}
+
+/// What a launch keeps alive.
+#[derive(Clone, Copy)]
+enum Keep<'a> {
+    These(&'a [KeepAlive]),
+    Asked(&'a dyn Fn() -> Vec<KeepAlive>),
+}
+
+impl core::fmt::Debug for Launch<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Launch")
+            .field("function", &self.function)
+            .field("wait", &self.wait)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<'a> Launch<'a> {
     /// A launch of `function` on the argument struct `args`. `wait` bounds every wait inside it.
-    /// `keep` is held until it has run; an inline launch does not touch the counts.
+    /// `keep` is held until it has run, in a capture by the graph; an inline launch does not touch
+    /// the counts.
     #[must_use]
     pub fn new<T: bytemuck::NoUninit>(
         function: Function,
@@ -69,8 +85,35 @@ impl<'a> Launch<'a> {
         wait: &'a Wait,
         keep: &'a [KeepAlive],
     ) -> Self {
+        Self::with(function, args, wait, Keep::These(keep))
+    }
+
+    /// As [`new`](Self::new); `keep` is called only if the launch is not done when it returns.
+    #[must_use]
+    pub fn keeping<T: bytemuck::NoUninit>(
+        function: Function,
+        args: &'a T,
+        wait: &'a Wait,
+        keep: &'a dyn Fn() -> Vec<KeepAlive>,
+    ) -> Self {
+        Self::with(function, args, wait, Keep::Asked(keep))
+    }
+
+    fn with<T: bytemuck::NoUninit>(
+        function: Function,
+        args: &'a T,
+        wait: &'a Wait,
+        keep: Keep<'a>,
+    ) -> Self {
         const { assert!(align_of::<T>() <= 16) };
         Launch { function, args: bytemuck::bytes_of(args), wait, keep }
+    }
+
+    pub(crate) fn keep(&self) -> Vec<KeepAlive> {
+        match self.keep {
+            Keep::These(these) => these.to_vec(),
+            Keep::Asked(ask) => ask(),
+        }
     }
 }
 
@@ -83,6 +126,8 @@ pub enum Launched {
     Stopped,
     /// It will, in its stream's order.
     Queued,
+    /// It was recorded, and will as often as its graph is launched.
+    Recorded,
 }
 
 macro_rules! on {
@@ -116,17 +161,18 @@ impl Stream {
         on!(self, s => s.is_inline())
     }
 
-    /// Runs or enqueues a kernel.
+    /// Runs or enqueues a kernel; records it while the stream captures.
     ///
     /// # Errors
     ///
-    /// [`SyncError::WorkerGone`] where the stream can run nothing any more.
+    /// [`SyncError::WorkerGone`] where the stream can run nothing any more,
+    /// [`SyncError::Capture`] in an invalid capture.
     ///
     /// # Safety
     ///
     /// The argument struct must be the one the function's kernel was written for, and every address
-    /// in it must stay valid until the launch has run (what `keep` holds does). The function must
-    /// come from a module of this stream's backend.
+    /// in it must stay valid until this returns and, beyond that, for as long as what `keep` gives
+    /// lives. The function must come from a module of this stream's backend.
     pub unsafe fn launch(&self, launch: Launch<'_>) -> Result<Launched, SyncError> {
         debug_assert_eq!(launch.args.len(), launch.function.kernel.args);
         debug_assert_eq!(self.backend(), launch.function.backend);
@@ -134,7 +180,8 @@ impl Stream {
         on!(self, s => unsafe { s.launch(launch) })
     }
 
-    /// Marks the work enqueued so far with `event`, replacing its last recording.
+    /// Marks the work enqueued so far with `event`, replacing its last recording. While the stream
+    /// captures, the event marks a place in the capture: another stream that waits for it joins.
     ///
     /// # Errors
     ///
@@ -149,16 +196,28 @@ impl Stream {
     }
 
     /// Lets later work of this stream start only after the work that `event` marks now. On an
-    /// inline stream that is a wait of the caller, bounded by `wait`.
+    /// inline stream that is a wait of the caller, bounded by `wait`; in a capture it is an edge.
     ///
     /// # Errors
     ///
-    /// [`SyncError`] where the bound ends an inline wait, or a worker is gone.
+    /// [`SyncError`] where the bound ends an inline wait, or a worker is gone;
+    /// [`CaptureError::Isolation`] where a capture would come to depend on work outside of it.
     pub fn wait(&self, event: &Event, wait: &Wait) -> Result<(), SyncError> {
         match (self, event) {
             (Stream::Host(s), Event::Host(e)) => s.wait(e, wait),
             (Stream::Stub(s), Event::Stub(e)) => s.wait(e, wait),
-            (_, event) => event.synchronize(wait),
+            (_, event) if self.capture() == Capture::None => event.synchronize(wait),
+            _ => Err(self.invalidate(CaptureError::Isolation)),
+        }
+    }
+
+    /// As [`record`](Self::record), of the work that runs: also while the stream captures. The event
+    /// is of the stream's backend; any other stays as it is.
+    pub fn mark(&self, event: &Event) {
+        match (self, event) {
+            (Stream::Host(s), Event::Host(e)) => s.mark(e),
+            (Stream::Stub(s), Event::Stub(e)) => s.mark(e),
+            _ => tracing::error!("an event of another backend marks nothing"),
         }
     }
 
@@ -168,7 +227,7 @@ impl Stream {
     /// # Errors
     ///
     /// [`SyncError::Unhealthy`] carries the failure of an operation that ran here; else why the
-    /// wait ended early.
+    /// wait ended early. In a capture, which it breaks, [`CaptureError::NotCapturable`].
     pub fn synchronize(&self, wait: &Wait) -> Result<(), SyncError> {
         on!(self, s => s.synchronize(wait))?;
         match on!(self, s => s.watched()).iter().find_map(|h| h.failure()) {
@@ -189,8 +248,39 @@ impl Stream {
         on!(self, s => s.capture())
     }
 
+    /// From here on, records work instead of running it, until [`end_capture`](Self::end_capture).
+    ///
+    /// Another stream joins by waiting for an event recorded in the capture, and joins back when this
+    /// one waits for an event recorded there. What was recorded and is never launched has no effect.
+    /// A call that needs recorded work to run, or ties the capture to work outside of it, breaks it.
+    ///
+    /// # Errors
+    ///
+    /// [`CaptureError::Active`], [`CaptureError::DefaultStream`].
+    pub fn begin_capture(&self) -> Result<(), CaptureError> {
+        on!(self, s => s.begin_capture())
+    }
+
+    /// Ends the capture that this stream began; all its streams run their work again.
+    ///
+    /// # Errors
+    ///
+    /// [`CaptureError`]; but for [`CaptureError::NotOrigin`] the capture is over all the same.
+    pub fn end_capture(&self) -> Result<Graph, CaptureError> {
+        Ok(match self {
+            Stream::Host(s) => Graph::Host(s.end_capture()?),
+            Stream::Stub(s) => Graph::Stub(s.end_capture()?),
+        })
+    }
+
+    /// Breaks the capture that the stream is in, because of `error`.
+    pub(crate) fn invalidate(&self, error: CaptureError) -> SyncError {
+        on!(self, s => s.invalidate());
+        error.into()
+    }
+
     /// Lets `health` be asked at each [`synchronize`](Self::synchronize). The same one twice counts
-    /// once.
+    /// once. While the stream captures, it is the graph's launches that it will watch.
     pub fn watch(&self, health: Weak<dyn Health>) {
         on!(self, s => s.watch(health));
     }

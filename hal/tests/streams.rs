@@ -11,73 +11,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use symmem_hal::types::{BackendKind, Bytes};
 use symmem_hal::{
-    CancelToken, Device, DevicePtr, Fault, Function, Health, KeepAlive, Kernel, KernelSet, Kind,
-    Launch, LaunchContext, Launched, OrderError, Stream, StreamMode, StreamOrder, SyncError, Wait,
+    CancelToken, Device, Fault, Health, KeepAlive, Kind, Launch, Launched, OrderError, Stream,
+    StreamMode, StreamOrder, SyncError, Wait,
 };
 
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C)]
-struct Args {
-    word: DevicePtr,
-    /// Multiplies the word by this, then adds one: not commutative, so order shows.
-    factor: u32,
-    /// Waits first until the word is not this.
-    hold: u32,
-}
+mod rig;
 
-unsafe fn step(context: &LaunchContext<'_>, args: *const u8) {
-    // SAFETY: launched with an `Args` (see `Rig::launch`), valid until this function returns.
-    let args = unsafe { *args.cast::<Args>() };
-    let Some(word) = context.resolve(args.word, Bytes::new(4)) else { return };
-    // SAFETY: four mapped, aligned bytes, only used as an atomic, kept by the launch.
-    let word = unsafe { AtomicU32::from_ptr(word.cast()) };
-    let deadline = context.deadline();
-    while word.load(Ordering::Acquire) == args.hold && std::time::Instant::now() < deadline {
-        std::thread::yield_now();
-    }
-    let value = word.load(Ordering::Acquire);
-    word.store(value.wrapping_mul(args.factor).wrapping_add(1), Ordering::Release);
-}
-
-static SET: KernelSet = KernelSet {
-    name: "test",
-    kernels: &[Kernel { name: "step", args: size_of::<Args>(), host: step }],
-};
-
-const LONG: Wait = Wait::seconds(20);
-const NEVER: u32 = u32::MAX;
-
-struct Rig {
-    device: Device,
-    memory: symmem_hal::Memory,
-    function: Function,
-}
-
-impl Rig {
-    fn new(device: Device) -> Self {
-        let memory = device.allocate(Bytes::new(64)).unwrap();
-        let function = device.load(&SET).unwrap().function("step").unwrap();
-        Rig { device, memory, function }
-    }
-    fn launch(&self, stream: &Stream, factor: u32, hold: u32) -> Launched {
-        let args = Args { word: self.memory.base(), factor, hold };
-        let keep: [KeepAlive; 1] = [Arc::new(self.memory.clone())];
-        // SAFETY: `step` takes an `Args`; its address is kept by `keep`.
-        unsafe { stream.launch(Launch::new(self.function, &args, &LONG, &keep)) }.unwrap()
-    }
-    fn set(&self, value: u32) {
-        self.memory.write(Bytes::ZERO, &value.to_ne_bytes()).unwrap();
-    }
-    fn get(&self) -> u32 {
-        let mut word = [0; 4];
-        self.memory.read(Bytes::ZERO, &mut word).unwrap();
-        u32::from_ne_bytes(word)
-    }
-}
-
-fn devices() -> [Device; 2] {
-    [Device::host(), Device::stub(0)]
-}
+use rig::{Args, LONG, NEVER, Rig, devices};
 
 #[test]
 fn work_runs_in_order_on_every_kind_of_stream() {

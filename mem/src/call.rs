@@ -66,10 +66,21 @@ impl Signature {
         Signature(lead | hash >> 16)
     }
 
+    /// The signature of the same call recorded in a graph: as the `operation`-th of its lane in the
+    /// `capture`-th capture that has any, both counted from 1.
+    #[must_use]
+    pub fn captured(self, capture: u64, operation: u64) -> Self {
+        let hash = mix(mix(mix(self.0) ^ capture) ^ operation);
+        Signature(self.0 & !HASH | hash & HASH)
+    }
+
     fn operation(self) -> Option<Operation> {
         Operation::from_code((self.0 >> 56) as u8)
     }
 }
+
+/// The bits of a signature that are a hash.
+const HASH: u64 = (1 << 48) - 1;
 
 /// The finaliser of splitmix64: a bijection in which every input bit moves every output bit.
 const fn mix(x: u64) -> u64 {
@@ -89,7 +100,55 @@ impl fmt::Display for Signature {
         if let Some(op) = ReduceOp::from_code((self.0 >> 48) as u8 & 0xf) {
             write!(f, " {op}")?;
         }
-        write!(f, " #{:012x}", self.0 & 0xffff_ffff_ffff)
+        write!(f, " #{:012x}", self.0 & HASH)
+    }
+}
+
+/// Which issue of its call an operation is, in 64 bits: bit 63 says that it is a run of an operation
+/// in a graph, the others count those runs, or the operations that were issued on the lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Issued(pub u64);
+
+impl Issued {
+    /// Set for a run of an operation in a graph.
+    pub const REPLAY: u64 = 1 << 63;
+
+    /// Whether it is a run of an operation in a graph.
+    #[must_use]
+    pub const fn is_replay(self) -> bool {
+        self.0 & Self::REPLAY != 0
+    }
+
+    /// The count.
+    #[must_use]
+    pub const fn count(self) -> u64 {
+        self.0 & !Self::REPLAY
+    }
+}
+
+impl fmt::Display for Issued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.count();
+        if self.is_replay() {
+            write!(f, "run {count} in its graph")
+        } else {
+            write!(f, "operation {count} of its lane")
+        }
+    }
+}
+
+/// One rank's call, as its failure tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Called {
+    /// What must be equal on every rank.
+    pub signature: Signature,
+    /// Which issue of it.
+    pub issued: Issued,
+}
+
+impl fmt::Display for Called {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.signature, self.issued)
     }
 }
 
@@ -114,10 +173,17 @@ mod tests {
             Signature::new(Operation::AllReduce, Some(DType::F32), Some(ReduceOp::Sum), &[10, 1]),
             Signature::new(Operation::AllReduce, Some(DType::F32), Some(ReduceOp::Sum), &[0, 10]),
             Signature::new(Operation::AllReduce, Some(DType::F32), Some(ReduceOp::Sum), &[10]),
+            base.captured(1, 1),
+            base.captured(1, 2),
+            base.captured(2, 1),
         ];
         for other in others {
             assert_ne!(base, other);
         }
-        assert!(base.to_string().starts_with("all_reduce f32 sum #"), "{base}");
+        let lead = "all_reduce f32 sum #";
+        for signature in [base, base.captured(1, 1)] {
+            assert!(signature.to_string().starts_with(lead), "{signature}");
+        }
+        assert_ne!(base.captured(1, 2), base.captured(2, 1));
     }
 }

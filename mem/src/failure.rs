@@ -3,7 +3,7 @@
 use symmem_hal::types::{Rank, RankSet};
 use symmem_hal::{Fault, Kind};
 
-use crate::call::{Operation, Signature};
+use crate::call::{Called, Operation};
 
 /// The first thing that went wrong in a group, the same on every member.
 ///
@@ -47,9 +47,9 @@ pub enum Failure {
         /// The epoch in which both were issued.
         epoch: u32,
         /// The reporter's call.
-        mine: Signature,
+        mine: Called,
         /// The other rank's call.
-        theirs: Signature,
+        theirs: Called,
     },
     /// Two operations ran at once on one lane.
     #[error(
@@ -59,8 +59,11 @@ pub enum Failure {
         /// The lane.
         lane: u32,
     },
-    /// A graph was replayed on a lane that no longer takes operations.
-    #[error("a graph was replayed after its lane had closed: capture it again on the new group")]
+    /// A graph was launched with operations of a group that takes none any more: it failed, was left
+    /// or was recovered. Told of the launch, beside the group's own failure.
+    #[error(
+        "a graph was launched after the lane of an operation in it had closed: capture it again on the new group"
+    )]
     StaleGraph,
     /// A rank's caller ended the wait of an operation.
     #[error("{}, epoch {epoch}: cancelled by the caller of rank {rank}", operation.map_or("operation", Operation::name))]
@@ -75,6 +78,12 @@ pub enum Failure {
     /// The device reported an error.
     #[error("the device failed: {0}")]
     Device(String),
+    /// [`recover`](crate::Group::recover) replaced the group on this rank.
+    #[error("the group was recovered: use the group of generation {generation}")]
+    Recovered {
+        /// The generation that this rank went on to, or tried to.
+        generation: u32,
+    },
     /// This rank has closed the group.
     #[error("this rank has left the group")]
     Left,
@@ -97,13 +106,24 @@ pub enum Failure {
     NotPrepared(&'static str),
 }
 
-fn differs(mine: &Signature, theirs: &Signature) -> &'static str {
-    if mine.0 == theirs.0 {
-        " (same call, but one rank has issued more operations on this lane, or replays a graph)"
-    } else if mine.0 >> 48 == theirs.0 >> 48 {
-        " (same operation; another count, root, algorithm, memory, tag or origin)"
-    } else {
-        ""
+/// In which way two calls of one epoch differ.
+fn differs(mine: &Called, theirs: &Called) -> &'static str {
+    let same = mine.signature == theirs.signature;
+    match (mine.issued.is_replay(), theirs.issued.is_replay()) {
+        (true, true) if same => {
+            ": the same operation of the same graph, launched more often on one rank"
+        }
+        (false, false) if same => {
+            ": the same call, but one rank has issued more of them on this lane"
+        }
+        (true, false) | (false, true) => {
+            ": one in a graph, the other not; the ranks launch graphs and issue calls in another order, or one launches a graph once too often"
+        }
+        _ if mine.signature.0 >> 48 != theirs.signature.0 >> 48 => "",
+        (true, true) => {
+            ": the same operation in another graph, at another place in it, or with another count, root, algorithm, memory or tag"
+        }
+        (false, false) => ": the same operation with another count, root, algorithm, memory or tag",
     }
 }
 
@@ -117,9 +137,11 @@ impl Fault for Failure {
             Failure::Cancelled { .. } => Kind::Cancelled,
             Failure::Device(_) => Kind::Device,
             Failure::StoreLost(_) => Kind::System,
-            Failure::StaleGraph | Failure::Left | Failure::Forked | Failure::Excluded { .. } => {
-                Kind::Stale
-            }
+            Failure::StaleGraph
+            | Failure::Left
+            | Failure::Forked
+            | Failure::Recovered { .. }
+            | Failure::Excluded { .. } => Kind::Stale,
         }
     }
 

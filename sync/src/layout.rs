@@ -106,6 +106,8 @@ impl symmem_hal::Fault for WorkspaceTooSmall {
 pub(crate) const CLAIM: u64 = 0;
 /// Offset of the abort word.
 pub(crate) const ABORT: u64 = 4;
+/// Offset of the word that says that a graph found its lane closed.
+pub(crate) const STALE: u64 = 8;
 /// Offset of the doorbell.
 pub(crate) const DOORBELL: u64 = LINE;
 const LOST: u64 = 2 * LINE;
@@ -202,6 +204,11 @@ impl Layout {
     /// Bytes of a channel's fault: a word of what, and a mask of whom.
     fn fault_bytes(ranks: u64) -> u64 {
         8 + ranks.div_ceil(64) * 8
+    }
+
+    /// Offset of a lane, which begins with its entry word.
+    pub(crate) fn entry(&self, lane: u32) -> u64 {
+        self.first_lane + u64::from(lane) * self.lane_bytes
     }
 
     /// Offset of the word that is set while some channel has a fault that was not told.

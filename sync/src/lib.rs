@@ -61,7 +61,7 @@ pub mod protocol;
 mod shared;
 mod signals;
 
-pub use lane::{Issue, Lane, LaneError, Lanes};
+pub use lane::{Issue, Lane, LaneError, LaneScope, Lanes, LanesError};
 pub use layout::{Layout, WorkspaceTooSmall};
 pub use shared::PrepareError;
 pub use signals::{Channel, Signal, SignalCall, SignalError, Signals};

@@ -12,14 +12,15 @@ use symmem_hal::{
     Device, DeviceError, DevicePtr, Event, Fault, Function, Health, KeepAlive, Kind, Launch,
     LoadError, Memory, Module, Stream, StreamOrder, SyncError, Wait,
 };
-use symmem_mem::call::{Operation, Signature};
+use symmem_mem::call::{Called, Issued, Operation, Signature};
 use symmem_mem::liveness::{Gone, Status};
 use symmem_mem::{Failure, Group, Layer};
 
 use crate::host::{self, SignalArgs};
-use crate::layout::{ABORT, Bases, CLAIM, Layout, WorkspaceTooSmall};
+use crate::lane::LaneState;
+use crate::layout::{ABORT, Bases, CLAIM, Layout, STALE, WorkspaceTooSmall};
 use crate::protocol::control::{Reason, Record};
-use crate::protocol::{Epoch, Header, header};
+use crate::protocol::{Entry, Epoch, Header, header};
 use crate::signals::{Channel, SignalError, fault};
 
 /// A group's lanes and channels, on one rank.
@@ -37,14 +38,6 @@ pub(crate) struct Shared {
     used: Arc<Mutex<Vec<Stream>>>,
     /// Kept mapped for whatever follows the table's addresses.
     regions: Vec<Memory>,
-}
-
-/// What is private to one lane on the host side.
-#[derive(Debug)]
-pub(crate) struct LaneState {
-    pub order: StreamOrder,
-    /// Operations issued; changed only by whoever has the turn.
-    pub issued: AtomicU64,
 }
 
 /// What calls of a kind on a channel are ordered by. A put must not queue behind a wait of the
@@ -149,6 +142,8 @@ impl Shared {
                 lost.set_lost(&status);
             }
         }));
+        let closing = control.clone();
+        group.status().set_end(move || closing.retire_lanes());
         let used: Arc<Mutex<Vec<Stream>>> = Arc::default();
         let (streams, marking) = (used.clone(), device.clone());
         group.status().set_in_flight(move || mark_all(&streams.lock(), &marking));
@@ -157,9 +152,7 @@ impl Shared {
         Ok(Shared {
             layout,
             table,
-            lanes: (0..layout.lanes)
-                .map(|_| LaneState { order: StreamOrder::new(&device), issued: AtomicU64::new(0) })
-                .collect(),
+            lanes: (0..layout.lanes).map(|_| LaneState::new(&device)).collect(),
             orders: Mutex::default(),
             stream,
             functions,
@@ -178,8 +171,19 @@ impl Shared {
     /// An operation was enqueued on `stream`: its outcome is asked for when the stream is
     /// synchronised, and its end awaited when the group is left.
     pub(crate) fn enqueued(self: &Arc<Self>, stream: &Stream) {
+        self.watch(stream);
+        self.remember(stream);
+    }
+
+    /// Lets a stream's `synchronize`, or each launch of the graph that it records, report what became
+    /// of the operations on it.
+    pub(crate) fn watch(self: &Arc<Self>, stream: &Stream) {
         let health: Arc<dyn Health> = self.clone();
         stream.watch(Arc::downgrade(&health));
+    }
+
+    /// Work was enqueued on `stream` whose end is awaited when the group is left.
+    fn remember(&self, stream: &Stream) {
         let mut used = self.used.lock();
         if used.last().is_some_and(|s| s.id() == stream.id()) {
             return;
@@ -213,8 +217,19 @@ impl core::fmt::Debug for Shared {
 
 impl Health for Shared {
     fn failure(&self) -> Option<Arc<dyn Fault>> {
-        let failed = self.status.failure();
-        failed.or_else(|| self.control.take_any_fault().map(|e| Arc::new(e) as Arc<dyn Fault>))
+        let stale = || self.control.take_stale().then_some(Arc::new(Failure::StaleGraph) as _);
+        let fault = || self.control.take_any_fault().map(|e| Arc::new(e) as _);
+        self.status.failure().or_else(stale).or_else(fault)
+    }
+
+    fn stale(&self) -> Option<Arc<dyn Fault>> {
+        self.status.check().is_err().then(|| Arc::new(Failure::StaleGraph) as Arc<dyn Fault>)
+    }
+
+    fn launched(self: Arc<Self>, stream: &Stream) {
+        if !stream.is_inline() {
+            self.remember(stream);
+        }
     }
 }
 
@@ -235,12 +250,17 @@ fn open_lanes(
     Ok(stream.synchronize(&wait)?)
 }
 
+fn called(header: Header) -> Called {
+    Called { signature: Signature(header.signature), issued: Issued(header.issue) }
+}
+
 /// An event after all work of each stream that is not idle.
 fn mark_all(streams: &[Stream], device: &Device) -> Vec<Event> {
     let busy = streams.iter().filter(|stream| !stream.is_idle());
-    busy.filter_map(|stream| {
+    busy.map(|stream| {
         let event = device.event();
-        stream.record(&event).ok().map(|()| event)
+        stream.mark(&event);
+        event
     })
     .collect()
 }
@@ -282,6 +302,24 @@ impl Control {
         debug_assert!(written.is_ok());
     }
 
+    /// Whether a graph was launched on a lane that was closed, told once.
+    fn take_stale(&self) -> bool {
+        let stale = self.read_word(STALE) != 0;
+        if stale {
+            self.write_word(STALE, 0);
+        }
+        stale
+    }
+
+    /// Closes the lanes to graphs that are launched later.
+    fn retire_lanes(&self) {
+        for lane in 0..self.layout.lanes {
+            let word = Bytes(self.start + self.layout.entry(lane));
+            let written = self.memory.write(word, &(Entry::Retired as u32).to_ne_bytes());
+            debug_assert!(written.is_ok());
+        }
+    }
+
     /// Whether the abort word is set. One load on the host.
     pub(crate) fn is_aborted(&self) -> bool {
         let aborted = u32::from_ne_bytes(self.read(ABORT)) != 0;
@@ -312,7 +350,7 @@ impl Control {
     /// The call that this rank issued on a lane in an epoch, if it did and has not gone on.
     fn call(&self, lane: u32, epoch: Epoch) -> Option<Header> {
         let layout = &self.layout;
-        let lane = layout.first_lane + u64::from(lane.min(layout.lanes - 1)) * layout.lane_bytes;
+        let lane = layout.entry(lane.min(layout.lanes - 1));
         let front = lane + layout.fronts + epoch.parity().index() as u64 * layout.front_bytes;
         let word = |i: u64| AtomicU64::new(self.read_word(front + 8 * i));
         header::poll(&[0, 1, 2, 3].map(word), epoch)
@@ -339,8 +377,8 @@ impl Control {
                 rank: culprit,
                 reporter: rank(record.reporter),
                 epoch,
-                mine: Signature(difference.mine.signature),
-                theirs: Signature(difference.theirs.signature),
+                mine: called(difference.mine),
+                theirs: called(difference.theirs),
             },
             Reason::LaneBusy => Failure::LaneBusy { lane: record.lane },
             Reason::StaleGraph => Failure::StaleGraph,

@@ -301,7 +301,8 @@ impl<'a> Signal<'a> {
     }
 
     /// Issues it on a stream. On an inline stream it has happened at return; on another,
-    /// [`Stream::synchronize`] waits for it and reports how it went.
+    /// [`Stream::synchronize`] waits for it and reports how it went. In a capture it is recorded, and
+    /// happens at each launch of the graph.
     ///
     /// # Errors
     ///
@@ -343,17 +344,11 @@ impl<'a> Signal<'a> {
         let order = shared.order(key);
         let turn = order.enter(stream, wait)?;
         let args = SignalArgs { table: shared.table, channel, peer };
-        let kept: [KeepAlive; 1];
-        let keep: &[KeepAlive] = if stream.is_inline() {
-            &[]
-        } else {
-            kept = [shared.clone()];
-            &kept
-        };
+        let keep = || -> Vec<KeepAlive> { vec![shared.clone()] };
         // SAFETY: the kernel takes SignalArgs; the table and the regions it leads to live as long
-        // as `shared`, which the group holds during an inline launch and `keep` during any other.
+        // as `shared`, which the group holds during an inline launch and `keep` holds for any other.
         // Channel and peer are in range (`check`).
-        let launched = unsafe { stream.launch(Launch::new(function, &args, wait, keep)) }?;
+        let launched = unsafe { stream.launch(Launch::keeping(function, &args, wait, &keep)) }?;
         drop(turn);
         match launched {
             Launched::Finished => Ok(()),
@@ -365,6 +360,10 @@ impl<'a> Signal<'a> {
             }
             Launched::Queued => {
                 shared.enqueued(stream);
+                Ok(())
+            }
+            Launched::Recorded => {
+                shared.watch(stream);
                 Ok(())
             }
         }

@@ -2,12 +2,14 @@
 
 pub(crate) mod device;
 mod event;
+mod graph;
 mod memory;
 mod module;
 pub(crate) mod stream;
 
 pub use device::Device;
 pub use event::Event;
+pub use graph::Graph;
 pub use memory::Memory;
 pub use module::Module;
 pub use stream::Stream;

@@ -3,14 +3,17 @@
 
 use std::sync::{Arc, Weak};
 
-use super::Event;
+use super::{Event, Graph};
 use crate::backend::StreamOps;
+use crate::capture::{Capture, CaptureError};
+use crate::common::Common;
 use crate::health::{Health, SyncError};
 use crate::module::{LaunchContext, Space};
-use crate::queue::{Common, Marker, Queue};
-use crate::stream::{Capture, Launch, Launched, StreamId, StreamMode};
+use crate::queue::{Mark, Marker, Queue};
+use crate::stream::{Launch, Launched, Role, StreamId, StreamMode};
 use crate::types::BackendKind;
-use crate::{DeviceError, Wait};
+use crate::work::Work;
+use crate::{Device, DeviceError, Wait};
 
 /// A stream of the CPU: inline, or with a worker.
 #[derive(Clone, Debug)]
@@ -20,7 +23,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(mode: StreamMode) -> Result<Self, DeviceError> {
+    pub(super) fn new(mode: StreamMode, role: Role) -> Result<Self, DeviceError> {
         let worker = match mode {
             StreamMode::Inline => None,
             StreamMode::Worker => {
@@ -29,12 +32,13 @@ impl Stream {
             #[allow(unreachable_patterns, reason = "non_exhaustive to users")]
             _ => return Err(DeviceError::StreamMode { backend: BackendKind::Host, mode }),
         };
-        Ok(Stream { common: Arc::new(Common::new()), worker })
+        Ok(Stream { common: Arc::new(Common::new(role)), worker })
     }
 }
 
 impl StreamOps for Stream {
     type Event = Event;
+    type Graph = Graph;
 
     fn id(&self) -> StreamId {
         self.common.id
@@ -45,6 +49,11 @@ impl StreamOps for Stream {
     }
 
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<Launched, SyncError> {
+        if let Some(recording) = self.common.recording() {
+            // SAFETY: the caller's promise, passed on; the recording keeps the work.
+            let work = unsafe { Work::new(&launch, Space::Host) };
+            return Ok(recording.launch(self.common.id, work)?);
+        }
         match &self.worker {
             None => {
                 let context = LaunchContext::new(Space::Host, launch.wait);
@@ -53,24 +62,36 @@ impl StreamOps for Stream {
                 unsafe { (launch.function.kernel.host)(&context, launch.args.as_ptr()) };
                 Ok(if context.is_stopped() { Launched::Stopped } else { Launched::Finished })
             }
-            // SAFETY: the caller's promise, passed on.
-            Some(queue) => unsafe { enqueue(queue, Space::Host, &launch) },
+            Some(queue) => {
+                // SAFETY: the caller's promise, passed on; the queue keeps the work until it ran.
+                let work = unsafe { Work::new(&launch, Space::Host) };
+                queue.launch(work, launch.wait)
+            }
         }
     }
 
     fn record(&self, event: &Event) -> Result<(), SyncError> {
-        event.set(self.worker.as_ref().map_or_else(Marker::default, Queue::marker));
+        if !self.common.record(event)? {
+            self.mark(event);
+        }
         Ok(())
     }
 
+    fn mark(&self, event: &Event) {
+        let marker = self.worker.as_ref().map_or_else(Marker::default, Queue::marker);
+        event.set(Mark::Work(marker));
+    }
+
     fn wait(&self, event: &Event, wait: &Wait) -> Result<(), SyncError> {
-        match &self.worker {
-            None => event.marker().wait(wait),
-            Some(queue) => queue.wait_for(event.marker()),
+        match (self.common.wait(event)?, &self.worker) {
+            (Mark::Work(marker), None) => marker.wait(wait),
+            (Mark::Work(marker), Some(queue)) => queue.wait_for(marker),
+            _ => Ok(()),
         }
     }
 
     fn synchronize(&self, wait: &Wait) -> Result<(), SyncError> {
+        self.common.synchronizable()?;
         self.worker.as_ref().map_or(Ok(()), |queue| queue.marker().wait(wait))
     }
 
@@ -79,7 +100,27 @@ impl StreamOps for Stream {
     }
 
     fn capture(&self) -> Capture {
-        Capture::None
+        self.common.capture()
+    }
+
+    fn begin_capture(&self) -> Result<(), CaptureError> {
+        self.common.begin_capture()
+    }
+
+    fn end_capture(&self) -> Result<Graph, CaptureError> {
+        // For events, which are the same on every device of the backend.
+        self.common.end_capture(&Device::host())
+    }
+
+    fn invalidate(&self) {
+        self.common.invalidate();
+    }
+
+    fn replay(&self, graph: &Graph, wait: &Wait) -> Result<Launched, SyncError> {
+        match &self.worker {
+            None => Ok(graph.run(wait)),
+            Some(queue) => graph.enqueue(queue, wait),
+        }
     }
 
     fn watch(&self, health: Weak<dyn Health>) {
@@ -89,34 +130,4 @@ impl StreamOps for Stream {
     fn watched(&self) -> Vec<Arc<dyn Health>> {
         self.common.watched()
     }
-}
-
-/// An argument block with the alignment that kernels may rely on.
-#[derive(Clone, Copy)]
-#[repr(C, align(16))]
-struct Line([u8; 16]);
-
-/// Copies the launch and puts it into a queue.
-///
-/// # Safety
-///
-/// As for `Stream::launch`; `keep` is held until the kernel has returned.
-pub(crate) unsafe fn enqueue(
-    queue: &Queue,
-    space: Space,
-    launch: &Launch<'_>,
-) -> Result<Launched, SyncError> {
-    let mut args = vec![Line([0; 16]); launch.args.len().div_ceil(16)];
-    for (line, bytes) in args.iter_mut().zip(launch.args.chunks(16)) {
-        line.0[..bytes.len()].copy_from_slice(bytes);
-    }
-    let (kernel, wait, keep) = (launch.function.kernel, launch.wait.clone(), launch.keep.to_vec());
-    queue.push(move || {
-        let context = LaunchContext::new(space, &wait);
-        // SAFETY: the caller vouched for the arguments, which were copied whole into aligned
-        // memory; what their addresses need is held by `keep` until after this call.
-        unsafe { (kernel.host)(&context, args.as_ptr().cast()) };
-        drop(keep);
-    })?;
-    Ok(Launched::Queued)
 }

@@ -6,7 +6,7 @@ use crate::host::device::machine_uuid;
 use crate::memory::{AllocError, ImportError, Shareable, import_segment};
 use crate::module::{KernelSet, LoadError};
 use crate::shm::Segment;
-use crate::stream::StreamMode;
+use crate::stream::{Role, StreamMode};
 use crate::types::{BackendKind, Bytes, DeviceUuid};
 use crate::{Capabilities, DeviceError};
 
@@ -52,8 +52,8 @@ impl DeviceOps for Device {
         Ok(Memory::new(import_segment(shared, bytes)?))
     }
 
-    fn stream(&self, mode: StreamMode) -> Result<Stream, DeviceError> {
-        Stream::new(mode)
+    fn stream(&self, mode: StreamMode, role: Role) -> Result<Stream, DeviceError> {
+        Stream::new(mode, role)
     }
 
     fn event(&self) -> Event {

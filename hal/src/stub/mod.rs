@@ -3,12 +3,14 @@
 
 mod device;
 mod event;
+mod graph;
 mod memory;
 mod module;
 mod stream;
 
 pub use device::Device;
 pub use event::Event;
+pub use graph::Graph;
 pub use memory::Memory;
 pub(crate) use memory::resolve;
 pub use module::Module;

@@ -3,15 +3,17 @@
 
 use std::sync::{Arc, Weak};
 
-use super::Event;
+use super::{Event, Graph};
 use crate::backend::StreamOps;
+use crate::capture::{Capture, CaptureError};
+use crate::common::Common;
 use crate::health::{Health, SyncError};
-use crate::host::stream::enqueue;
 use crate::module::Space;
-use crate::queue::{Common, Queue};
-use crate::stream::{Capture, Launch, Launched, StreamId, StreamMode};
+use crate::queue::{Mark, Queue};
+use crate::stream::{Launch, Launched, Role, StreamId, StreamMode};
 use crate::types::BackendKind;
-use crate::{DeviceError, Wait};
+use crate::work::Work;
+use crate::{Device, DeviceError, Wait};
 
 /// A stream of a device in software.
 #[derive(Clone, Debug)]
@@ -21,17 +23,18 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(mode: StreamMode) -> Result<Self, DeviceError> {
+    pub(super) fn new(mode: StreamMode, role: Role) -> Result<Self, DeviceError> {
         if mode != StreamMode::Worker {
             return Err(DeviceError::StreamMode { backend: BackendKind::Stub, mode });
         }
         let queue = Queue::start("symmem-stub").map_err(DeviceError::NoThread)?;
-        Ok(Stream { common: Arc::new(Common::new()), queue })
+        Ok(Stream { common: Arc::new(Common::new(role)), queue })
     }
 }
 
 impl StreamOps for Stream {
     type Event = Event;
+    type Graph = Graph;
 
     fn id(&self) -> StreamId {
         self.common.id
@@ -42,20 +45,35 @@ impl StreamOps for Stream {
     }
 
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<Launched, SyncError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { enqueue(&self.queue, Space::Stub, &launch) }
+        // SAFETY: the caller's promise, passed on; the recording keeps the work, or the queue until
+        // it ran.
+        let work = unsafe { Work::new(&launch, Space::Stub) };
+        match self.common.recording() {
+            Some(recording) => Ok(recording.launch(self.common.id, work)?),
+            None => self.queue.launch(work, launch.wait),
+        }
     }
 
     fn record(&self, event: &Event) -> Result<(), SyncError> {
-        event.set(self.queue.marker());
+        if !self.common.record(event)? {
+            self.mark(event);
+        }
         Ok(())
     }
 
+    fn mark(&self, event: &Event) {
+        event.set(Mark::Work(self.queue.marker()));
+    }
+
     fn wait(&self, event: &Event, _wait: &Wait) -> Result<(), SyncError> {
-        self.queue.wait_for(event.marker())
+        match self.common.wait(event)? {
+            Mark::Work(marker) => self.queue.wait_for(marker),
+            _ => Ok(()),
+        }
     }
 
     fn synchronize(&self, wait: &Wait) -> Result<(), SyncError> {
+        self.common.synchronizable()?;
         self.queue.marker().wait(wait)
     }
 
@@ -64,7 +82,24 @@ impl StreamOps for Stream {
     }
 
     fn capture(&self) -> Capture {
-        Capture::None
+        self.common.capture()
+    }
+
+    fn begin_capture(&self) -> Result<(), CaptureError> {
+        self.common.begin_capture()
+    }
+
+    fn end_capture(&self) -> Result<Graph, CaptureError> {
+        // For events, which are the same on every device of the backend.
+        self.common.end_capture(&Device::stub(0))
+    }
+
+    fn invalidate(&self) {
+        self.common.invalidate();
+    }
+
+    fn replay(&self, graph: &Graph, wait: &Wait) -> Result<Launched, SyncError> {
+        graph.enqueue(&self.queue, wait)
     }
 
     fn watch(&self, health: Weak<dyn Health>) {

@@ -83,6 +83,13 @@ pub enum ExchangeError {
         /// The group index claimed twice.
         rank: u32,
     },
+    /// Another thread of this rank was meeting the others on the group for as long as the call could
+    /// wait.
+    #[error("another thread of this rank was meeting the others for {allowed:?}")]
+    Busy {
+        /// What the caller allowed.
+        allowed: Duration,
+    },
     /// What this rank wants to send does not fit in a message.
     #[error("{bytes} bytes to send, at most {limit} fit in a message")]
     TooLarge {
@@ -143,7 +150,7 @@ impl ExchangeError {
 impl Fault for ExchangeError {
     fn kind(&self) -> Kind {
         match self {
-            ExchangeError::Missing { .. } => Kind::TimedOut,
+            ExchangeError::Missing { .. } | ExchangeError::Busy { .. } => Kind::TimedOut,
             ExchangeError::Lost { .. } => Kind::PeerLost,
             ExchangeError::Cancelled => Kind::Cancelled,
             ExchangeError::Duplicate { .. } => Kind::Disagreement,

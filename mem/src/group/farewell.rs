@@ -8,7 +8,7 @@ use symmem_hal::Event;
 use symmem_hal::types::Scope;
 
 use super::caches::Caches;
-use crate::liveness::{Message, Voice};
+use crate::liveness::{Message, Status, Voice};
 
 /// Ends a group on this rank once its last operation is done: what the others wait for may be in it,
 /// and it may use what the group's rendezvous mapped.
@@ -20,6 +20,7 @@ pub(super) struct Farewell {
     pub voice: Arc<dyn Voice>,
     pub caches: Arc<Caches>,
     pub in_flight: Vec<Event>,
+    pub status: Arc<Status>,
     /// Which of them is awaited; one after the other, each wakes once.
     pub awaited: AtomicUsize,
 }
@@ -31,6 +32,7 @@ impl Farewell {
             return event.on_complete(self.clone().into());
         }
         self.caches.end(self.scope);
+        self.status.end();
         for other in &self.others {
             self.voice.send(*other, Message::Leave { group: self.id });
         }

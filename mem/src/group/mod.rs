@@ -1,5 +1,6 @@
 //! Groups: ranks that share memory.
 
+mod agree;
 mod caches;
 mod farewell;
 mod options;
@@ -13,6 +14,7 @@ pub use subgroup::{Subgroup, SubgroupError};
 use std::any::Any;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use symmem_hal::types::{Bytes, Rank, Scope};
@@ -434,11 +436,25 @@ impl Group {
         &self.0.world
     }
 
-    /// Begins a collective call, once this rank's earlier ones have ended.
-    pub(crate) fn meeting(&self) -> MutexGuard<'_, Sequence> {
-        let mut turn = self.0.meeting.lock();
-        turn.next_call();
-        turn
+    /// The right to meet the others. Held while this rank waits for them, so that another thread that
+    /// wants it waits within its own bound.
+    pub(crate) fn meeting(&self, wait: &Wait) -> Result<MutexGuard<'_, Sequence>, ExchangeError> {
+        /// How often a wait looks at its cancel token.
+        const TICK: Duration = Duration::from_millis(20);
+        let deadline = wait.deadline();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if let Some(mut turn) = self.0.meeting.try_lock_for(left.min(TICK)) {
+                turn.next_call();
+                return Ok(turn);
+            }
+            if wait.is_cancelled() {
+                return Err(ExchangeError::Cancelled);
+            }
+            if left.is_zero() {
+                return Err(ExchangeError::Busy { allowed: wait.duration() });
+            }
+        }
     }
 
     pub(crate) fn membership(&self) -> Membership {
@@ -514,7 +530,7 @@ impl Group {
     }
 
     /// A round in which records are compared, and nothing else happens.
-    pub(crate) fn agree(
+    pub(crate) fn exchange_record(
         &self,
         turn: &mut Sequence,
         about: &About<'_>,
@@ -581,6 +597,7 @@ impl Inner {
             voice: self.world.voice.clone(),
             caches: self.caches.clone(),
             in_flight: self.status.in_flight(),
+            status: self.status.clone(),
             awaited: AtomicUsize::new(0),
         });
         farewell.say();

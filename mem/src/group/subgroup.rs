@@ -109,7 +109,8 @@ impl Group {
         let mut payload = word.to_le_bytes().to_vec();
         payload.extend(key.to_le_bytes());
         let parts = self
-            .gather(&mut self.meeting(), Part { payload, handle: None }, wait)
+            .meeting(wait)
+            .and_then(|mut turn| self.gather(&mut turn, Part { payload, handle: None }, wait))
             .map_err(|e| self.all_of_us(e.into()))?;
         let mut members: Vec<(u32, usize)> = Vec::new();
         for (index, part) in parts.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! What one rank knows of a group's members and of the group's first failure.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -20,7 +20,12 @@ pub enum Gone {
 
 type Alarm = Arc<dyn Fn() + Send + Sync>;
 type InFlight = Box<dyn Fn() -> Vec<Event> + Send + Sync>;
+type End = Box<dyn Fn() + Send + Sync>;
 type Probe = Box<dyn Fn() -> Option<Failure> + Send + Sync>;
+
+const OPEN: u64 = 0;
+const LEFT: u64 = 1;
+const RECOVERED: u64 = 2;
 
 /// The host-side twin of a group's control page: who is gone, and the first failure.
 ///
@@ -31,11 +36,13 @@ pub struct Status {
     left: Box<[AtomicU32]>,
     lost: Box<[AtomicU32]>,
     any: AtomicBool,
-    closed: AtomicBool,
+    /// 0 while the group takes work; 1 once it was left, 2 + the generation once it was recovered.
+    closed: AtomicU64,
     failure: OnceLock<Failure>,
     alarms: Mutex<Vec<Alarm>>,
     probe: OnceLock<Probe>,
     in_flight: OnceLock<InFlight>,
+    end: OnceLock<End>,
 }
 
 impl Status {
@@ -46,11 +53,12 @@ impl Status {
             left: words(),
             lost: words(),
             any: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
+            closed: AtomicU64::new(OPEN),
             failure: OnceLock::new(),
             alarms: Mutex::new(Vec::new()),
             probe: OnceLock::new(),
             in_flight: OnceLock::new(),
+            end: OnceLock::new(),
         }
     }
 
@@ -111,15 +119,21 @@ impl Status {
         first
     }
 
-    /// The first failure, or [`Failure::Left`] once this rank has closed the group.
+    /// The first failure, or [`Failure::Left`] or [`Failure::Recovered`] once this rank has closed the
+    /// group.
     ///
     /// # Errors
     ///
     /// That failure.
     pub fn check(&self) -> Result<(), Failure> {
-        if self.is_closed() {
-            // What befalls the others afterwards, this rank's absence among it, is not its failure.
-            return Err(self.failure.get().cloned().unwrap_or(Failure::Left));
+        // What befalls the others afterwards, this rank's absence among it, is not its failure.
+        match self.closed.load(Ordering::Acquire) {
+            OPEN => {}
+            LEFT => return Err(self.failure.get().cloned().unwrap_or(Failure::Left)),
+            recovered => {
+                let generation = u32::try_from(recovered - RECOVERED).unwrap_or(u32::MAX);
+                return Err(Failure::Recovered { generation });
+            }
         }
         if let Some(failure) = self.first() {
             return Err(failure.clone());
@@ -157,13 +171,37 @@ impl Status {
         self.in_flight.get().map_or_else(Vec::new, |events| events())
     }
 
+    /// Lets the layer above close what kernels look at, once this rank's last operation is done. The
+    /// first call counts.
+    #[doc(hidden)]
+    pub fn set_end(&self, end: impl Fn() + Send + Sync + 'static) {
+        let _ = self.end.set(Box::new(end));
+    }
+
+    /// No operation of this rank is in flight any more, and none comes.
+    pub(crate) fn end(&self) {
+        if let Some(end) = self.end.get() {
+            end();
+        }
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.closed.load(Ordering::Acquire) != OPEN
     }
 
     /// Takes no new work. Returns whether it took some before.
     pub(crate) fn close(&self) -> bool {
-        let was_open = !self.closed.swap(true, Ordering::AcqRel);
+        self.close_as(LEFT)
+    }
+
+    /// As [`close`](Self::close), for a group of this generation.
+    pub(crate) fn supersede(&self, generation: u32) -> bool {
+        self.close_as(RECOVERED + u64::from(generation))
+    }
+
+    fn close_as(&self, how: u64) -> bool {
+        let was_open =
+            self.closed.compare_exchange(OPEN, how, Ordering::AcqRel, Ordering::Acquire).is_ok();
         self.alarm();
         was_open
     }

@@ -163,7 +163,7 @@ impl Group {
         let (scope, bytes, offset) = (self.scope(), allocation.bytes(), allocation.offset());
         let span = tracing::info_span!("rendezvous", group = self.id(), bytes = bytes.get());
         let _entered = span.enter();
-        let mut turn = self.meeting();
+        let mut turn = self.meeting(wait)?;
         // Another thread of this rank may have come first.
         if let Some(place) = allocation.place(scope) {
             return Ok(place);
@@ -179,7 +179,7 @@ impl Group {
         let (mapping, ordinal) = match &known {
             Some(mapping) => {
                 let ordinal = turn.next_ordinal();
-                self.agree(&mut turn, &about(ordinal), wait)?;
+                self.exchange_record(&mut turn, &about(ordinal), wait)?;
                 (mapping.clone(), ordinal)
             }
             None => {
@@ -219,9 +219,9 @@ impl Group {
     /// [`RendezvousError`] where ranks did not meet.
     pub fn reclaim(&self, wait: &Wait) -> Result<(), RendezvousError> {
         self.check()?;
-        let mut turn = self.meeting();
+        let mut turn = self.meeting(wait)?;
         let about = About { step: Step::Reclaim, ..self.about() };
-        self.agree(&mut turn, &about, wait)
+        self.exchange_record(&mut turn, &about, wait)
     }
 
     /// As [`symmetric`](Self::symmetric), for operations: the ordinal of a view's rendezvous in this

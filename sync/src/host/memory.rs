@@ -7,7 +7,9 @@ use smallvec::SmallVec;
 use symmem_hal::types::Bytes;
 use symmem_hal::{DevicePtr, LaunchContext};
 
-use crate::layout::{ABORT, Bases, CLAIM, ChannelWords, DOORBELL, HEADER, LINE, Layout, PACKET};
+use crate::layout::{
+    ABORT, Bases, CLAIM, ChannelWords, DOORBELL, HEADER, LINE, Layout, PACKET, STALE,
+};
 use crate::protocol::control::Record;
 use crate::protocol::header::HEADER_WORDS;
 use crate::protocol::{ControlMemory, ControlPage, LaneMemory, Parity, Placement, SignalMemory};
@@ -87,7 +89,7 @@ impl<'a> Words<'a> {
         if lane >= layout.lanes {
             return None;
         }
-        let lane = layout.first_lane + u64::from(lane) * layout.lane_bytes;
+        let lane = layout.entry(lane);
         Some(Words { layout, lane, ranks, launch: core::marker::PhantomData })
     }
 
@@ -122,6 +124,11 @@ impl<'a> Words<'a> {
     /// The doorbell of a rank.
     pub(crate) fn doorbell(&self, rank: usize) -> &AtomicU32 {
         self.word32(self.workspace(rank, DOORBELL))
+    }
+
+    /// Set once a graph has found its lane closed; read by this rank's host.
+    pub(crate) fn stale(&self) -> &AtomicU64 {
+        self.word64(self.workspace(self.layout.rank as usize, STALE))
     }
 
     /// The state of a channel, private to this rank's kernels.

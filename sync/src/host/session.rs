@@ -1,9 +1,12 @@
 //! One operation on a lane, for an executor.
+#![allow(unsafe_code, reason = "makes an atomic of the count of an operation's runs")]
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use symmem_hal::types::RankSet;
+use symmem_hal::types::{Bytes, RankSet};
 use symmem_hal::{DevicePtr, LaunchContext};
+use symmem_mem::call::Issued;
 
 use super::HostMemory;
 use super::memory::Words;
@@ -27,8 +30,12 @@ pub struct LaneArgs {
     pub table: DevicePtr,
     /// What the caller says of the call; see [`Signature`](symmem_mem::call::Signature).
     pub signature: u64,
-    /// How many operations this rank has issued on the lane.
+    /// How many operations this rank has issued on the lane, this one included, if it is none in a
+    /// graph.
     pub issue: u64,
+    /// Where the runs of an operation in a graph are counted, in a u64 that its kernels alone touch;
+    /// null for any other.
+    pub runs: DevicePtr,
     /// The lane.
     pub lane: u32,
     /// The operation's code.
@@ -80,7 +87,8 @@ impl<'a> Session<'a> {
     ) -> Result<Self, Ended> {
         let memory = &memory.0;
         let seat = Seat { block: 0, grid: 1, checked: memory.layout().checked != 0 };
-        let header = Header { signature: args.signature, issue: args.issue };
+        let issue = issue_word(context, args).ok_or(Ended)?;
+        let header = Header { signature: args.signature, issue };
         let mut waiter = Waiter::new(context, memory);
         let mut arrival = match lane::enter(memory, seat, Call { header, feeds, consumes }) {
             Ok(arrival) => arrival,
@@ -255,10 +263,30 @@ fn look<P: Phase>(memory: &Words<'_>) -> impl Fn(&P, usize, Limits) -> Result<Lo
     }
 }
 
+/// Which issue of its call this is; counts a run of an operation in a graph. `None` where the count's
+/// address means nothing.
+fn issue_word(context: &LaunchContext<'_>, args: LaneArgs) -> Option<u64> {
+    if args.runs.is_null() {
+        return Some(args.issue);
+    }
+    let word = context.resolve(args.runs, Bytes(8))?;
+    // SAFETY: eight aligned bytes that the lane made for this operation and the graph keeps mapped;
+    // only ever used as an atomic.
+    let runs = unsafe { AtomicU64::from_ptr(word.cast()) };
+    // Runs of one operation follow each other, so that nobody counts beside this.
+    Some(Issued::REPLAY | (runs.fetch_add(1, Ordering::Relaxed) + 1))
+}
+
 fn refuse(memory: &Words<'_>, args: LaneArgs, refused: Refused) -> Ended {
-    // A closed lane has its reason recorded already.
-    if let Refused::Busy { .. } = refused {
-        give_up(memory, args, None, Reason::LaneBusy, None, RankSet::new());
+    match refused {
+        Refused::Busy { .. } => {
+            give_up(memory, args, None, Reason::LaneBusy, None, RankSet::new());
+        }
+        // The lane has its reason; the launch of the graph has none yet.
+        Refused::Failed | Refused::Retired if !args.runs.is_null() => {
+            memory.stale().store(1, Ordering::Release);
+        }
+        Refused::Failed | Refused::Retired => {}
     }
     Ended
 }

@@ -7,6 +7,8 @@ pub mod hal;
 #[cfg(feature = "mem")]
 pub mod mem;
 #[cfg(feature = "sync")]
+pub mod streams;
+#[cfg(feature = "sync")]
 pub mod sync;
 
 use crate::runner::Test;
@@ -21,6 +23,8 @@ pub fn all() -> Vec<Test> {
     tests.extend(mem::tests());
     #[cfg(feature = "sync")]
     tests.extend(sync::tests());
+    #[cfg(feature = "sync")]
+    tests.extend(streams::tests());
     #[cfg(feature = "collectives")]
     tests.extend(collectives::tests());
     tests
