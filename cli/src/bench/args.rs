@@ -11,6 +11,7 @@ use symmem::prelude::*;
 use super::check::Seed;
 use super::operation::{AllReduce, Barrier, Operation};
 use super::timing::Pace;
+use crate::parse::{at_least_one, seconds, size};
 
 /// Makes this process one of the ranks, which a launcher has started.
 pub const RANK_FLAG: &str = "--as-rank";
@@ -195,50 +196,11 @@ where
     })
 }
 
-fn size(text: &str) -> Result<Bytes, String> {
-    let expected = || format!("expected a number of bytes such as 64, 4K or 1M, found {text:?}");
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        _ => return Err(expected()),
-    };
-    let number: u64 = number.parse().map_err(|_| expected())?;
-    number.checked_mul(1 << shift).map(Bytes).ok_or_else(expected)
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let number = text.parse().map_err(|_| format!("expected seconds, found {text:?}"))?;
-    Duration::try_from_secs_f64(number).map_err(|e| e.to_string())
-}
-
-fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(n) if n > 0 => Ok(n),
-        _ => Err(format!("expected a number from 1, found {text:?}")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-
-    #[test]
-    fn sizes_are_bytes_or_binary_multiples() {
-        for (text, bytes) in
-            [("0", 0), ("64", 64), ("64b", 64), ("1K", 1 << 10), ("4m", 4 << 20), ("2GiB", 2 << 30)]
-        {
-            assert_eq!(size(text), Ok(Bytes(bytes)), "{text}");
-        }
-        for text in ["", "K", "1.5K", "-1", "4T", "99999999999999999999", "99999999999G"] {
-            assert!(size(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn sizes_ascend_in_whole_elements() {
