@@ -57,14 +57,20 @@ pub struct Args {
 /// Why there is no store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("{host:?} is no address of this host: {source}")]
-    Host { host: String, source: io::Error },
+    #[error("{host:?} is no address of this host: {cause}")]
+    Host { host: String, cause: io::Error },
     #[error(transparent)]
     Serve(#[from] ServeError),
     #[error("cannot watch for signals: {0}")]
     Watch(io::Error),
     #[error("cannot write: {0}")]
-    Output(#[from] io::Error),
+    Output(io::Error),
+}
+
+impl From<io::Error> for StoreError {
+    fn from(error: io::Error) -> Self {
+        StoreError::Output(error)
+    }
 }
 
 /// Where the store is.
@@ -96,7 +102,7 @@ pub fn store(args: &Args) -> Result<ExitCode, StoreError> {
 }
 
 fn resolve(host: &str, port: u16) -> Result<SocketAddr, StoreError> {
-    let unknown = |source| StoreError::Host { host: host.to_owned(), source };
+    let unknown = |cause| StoreError::Host { host: host.to_owned(), cause };
     let mut found = (host, port).to_socket_addrs().map_err(unknown)?;
     found.next().ok_or_else(|| unknown(io::ErrorKind::NotFound.into()))
 }
