@@ -52,7 +52,7 @@ pub fn header(out: &mut dyn Write, operation: &dyn Operation, common: &Common) -
     let period = "back to back; the slowest rank's mean; bandwidths are bytes per period";
     line(out, "period", period.to_owned())?;
     if operation.sizes() != [Bytes::ZERO] {
-        let limit = "every rank copies as much from a neighbour, all at once, in the same run";
+        let limit = "every rank copies as much of its own memory, all at once, in the same run";
         line(out, "limit", limit.to_owned())?;
     }
     line(out, "checked", operation.checked().to_owned())?;

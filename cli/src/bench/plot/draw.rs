@@ -17,7 +17,7 @@ pub const HEIGHT: u32 = 1000;
 
 const FONT: &str = "Helvetica, Arial, sans-serif";
 const TITLE_HEIGHT: u32 = 80;
-const CAPTION_HEIGHT: u32 = 96;
+const CAPTION_HEIGHT: u32 = 120;
 /// Above each panel, for the names of the algorithms.
 const STRIP_HEIGHT: u32 = 104;
 
@@ -52,7 +52,7 @@ pub fn draw(figure: &Figure<'_>) -> Drawn<String> {
         let (panels, caption) = rest.split_vertically(HEIGHT - TITLE_HEIGHT - CAPTION_HEIGHT);
         let (left, right) = panels.split_horizontally(WIDTH / 2);
         write(&title, &figure.title(), (40, 26), 40, Pos::new(HPos::Left, VPos::Top))?;
-        for (line, at) in figure.caption().iter().zip([6, 46]) {
+        for (line, at) in figure.caption().iter().zip([24, 66]) {
             write(&caption, line, (40, at), 28, Pos::new(HPos::Left, VPos::Top))?;
         }
         let rows = &figure.results.rows;
@@ -103,7 +103,7 @@ fn panel(area: &Drawing<'_>, rows: &[Line], panel: &Panel<'_>) -> Drawn {
         .margin_right(50)
         .margin_left(30)
         .set_label_area_size(LabelAreaPosition::Left, 120)
-        .set_label_area_size(LabelAreaPosition::Bottom, 100)
+        .set_label_area_size(LabelAreaPosition::Bottom, 96)
         .build_cartesian_2d(x, y)?;
     chart
         .configure_mesh()
@@ -147,7 +147,7 @@ fn series(chart: &mut Chart<'_, '_>, panel: &Panel<'_>) -> Drawn {
         let style = LIMIT.stroke_width(4);
         chart
             .draw_series(DashedLineSeries::new(panel.limit.iter().map(at), 18, 10, style))?
-            .label("limit: all ranks copy as much")
+            .label("limit: all ranks copy as much at once")
             .legend(move |at| DashedPathElement::new(short(at), 18, 10, style));
     }
     if !panel.band.is_empty() {
