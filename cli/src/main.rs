@@ -1,15 +1,18 @@
 //! `symmem`: what this machine offers, how fast it is, and ranks on one host.
 //!
 //! Does: [`info`] (what is supported here, and why not), [`mod@bench`] (latency and bandwidth of the
-//! operations, every result checked), [`run`] (starts a program as ranks of this host). Standard
-//! output carries results only; progress, warnings and logs go to standard error.
+//! operations, every result checked), [`run`] (starts a program as ranks of this host), [`mod@store`]
+//! (where ranks meet). Standard output carries results only; progress, warnings and logs go to
+//! standard error.
 //!
 //! Does not: anything that the library cannot be asked for. The command uses its public interface
 //! alone.
 
 mod bench;
 mod info;
+mod parse;
 mod run;
+mod store;
 
 use std::io;
 use std::process::ExitCode;
@@ -34,6 +37,8 @@ enum Action {
     Bench(bench::Args),
     /// Start a program as ranks of this host
     Run(run::Args),
+    /// Serve the store where ranks meet, until SIGINT or SIGTERM
+    Store(store::Args),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +50,7 @@ fn main() -> ExitCode {
         Action::Info(args) => ("info", info::info(&args).map_err(Failure::from)),
         Action::Bench(args) => ("bench", bench::bench(&args).map_err(Failure::from)),
         Action::Run(args) => ("run", run::run(&args).map_err(Failure::from)),
+        Action::Store(args) => ("store", store::store(&args).map_err(Failure::from)),
     };
     outcome.unwrap_or_else(|failure| {
         eprintln!("symmem {action}: {failure}");
@@ -61,13 +67,15 @@ enum Failure {
     Bench(#[from] bench::BenchError),
     #[error(transparent)]
     Run(#[from] run::RunError),
+    #[error(transparent)]
+    Store(#[from] store::StoreError),
 }
 
 impl Failure {
     fn exit_code(&self) -> ExitCode {
         match self {
             Failure::Run(error) => error.exit_code().into(),
-            Failure::Info(_) | Failure::Bench(_) => ExitCode::FAILURE,
+            Failure::Info(_) | Failure::Bench(_) | Failure::Store(_) => ExitCode::FAILURE,
         }
     }
 }

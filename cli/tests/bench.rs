@@ -121,7 +121,7 @@ fn an_algorithm_is_what_was_asked_for_and_sizes_it_cannot_take_are_told() {
 fn what_makes_no_sense_is_refused_before_ranks_start() {
     for (args, reason) in [
         (&["--op", "xor"][..], "xor is defined on integers only"),
-        (&["--min", "2"], "less than one element"),
+        (&["--min", "2"], "is less than 4 B"),
         (&["--min", "1M", "--max", "1K"], "more than --max"),
         (&["--ranks", "0"], "from 1"),
         (&["--dtype", "f31"], "f31"),

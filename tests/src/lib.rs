@@ -7,8 +7,7 @@
 //!   ranks. A test that hangs or dies fails alone, with each rank's last step.
 //! - Holds the tests ([`suite`]), a module and a feature for each layer, so that whoever takes the
 //!   lower layers takes their part of the suite along.
-//! - Compares results with models of its own ([`model`]); the library's arithmetic is not asked
-//!   about itself.
+//! - Compares results with models of its own; the library's arithmetic is not asked about itself.
 //!
 //! # Does not
 //!

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Numbers of tests.
@@ -45,13 +45,16 @@ pub struct Cargo {
     args: Vec<OsString>,
     env: Vec<(&'static str, OsString)>,
     suite: bool,
+    /// Where it runs.
+    folder: PathBuf,
     /// What its standard error must say, and its status must be a failure.
     planted: Option<&'static str>,
 }
 
 impl Cargo {
     pub fn new(command: &str) -> Self {
-        Cargo { args: vec![command.into()], env: Vec::new(), suite: false, planted: None }
+        let args = vec![command.into()];
+        Cargo { args, env: Vec::new(), suite: false, folder: workspace(), planted: None }
     }
 
     /// The conformance suite, with these arguments.
@@ -75,6 +78,12 @@ impl Cargo {
     pub fn env(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
         self.env.push((name, value.into()));
         self
+    }
+
+    /// Runs in another workspace than this one, and builds into this one's target folder.
+    pub fn folder(self, folder: &Path) -> Self {
+        let target = target_dir();
+        Cargo { folder: folder.to_owned(), ..self }.env("CARGO_TARGET_DIR", target)
     }
 
     /// Passes if it fails and its standard error says this: the control of a check.
@@ -101,7 +110,7 @@ impl Cargo {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
         command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
-        command.current_dir(workspace()).stdout(Stdio::piped());
+        command.current_dir(&self.folder).stdout(Stdio::piped());
         let passed = Counts { passed: 1, ..Counts::default() };
         let failed = Counts { failed: 1, ..Counts::default() };
         if let Some(text) = self.planted {
@@ -150,7 +159,8 @@ pub fn workspace() -> PathBuf {
     own.parent().map_or(own.clone(), PathBuf::from)
 }
 
-fn target_dir() -> PathBuf {
+/// Where cargo builds.
+pub fn target_dir() -> PathBuf {
     let set = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     workspace().join(set.unwrap_or_else(|| "target".into()))
 }

@@ -1,9 +1,11 @@
 //! Tasks of the workspace. Each spawns cargo and prints what it runs.
 
 mod command;
+mod features;
 mod sanitize;
 mod summary;
 mod test;
+mod vendor;
 
 use std::process::ExitCode;
 
@@ -36,6 +38,13 @@ enum Task {
         #[arg(value_enum)]
         sanitizer: Option<sanitize::Sanitizer>,
     },
+    /// Every feature by itself, and of the hardware layer every combination, without a warning.
+    Features,
+    /// Every crate as it would be published, built from its package.
+    Package,
+    /// The lower layers and their part of the suite, taken out of the tree: built, documented,
+    /// tested, and nothing outside read.
+    VendorCheck(vendor::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -48,6 +57,12 @@ fn main() -> ExitCode {
             sanitize::run(sanitize::Sanitizer::Address, &mut summary);
             sanitize::run(sanitize::Sanitizer::Thread, &mut summary);
         }
+        Task::Features => features::run(&mut summary),
+        Task::Package => {
+            let package = Cargo::new("package").args(["--quiet", "--workspace"]);
+            summary.tier("packages", &[package]);
+        }
+        Task::VendorCheck(arguments) => vendor::run(&arguments, &mut summary),
     }
     summary.print();
     summary.exit_code()

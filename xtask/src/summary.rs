@@ -27,6 +27,23 @@ impl Summary {
         for command in commands {
             counts.add(command.run());
         }
+        self.ended(name, counts, since);
+    }
+
+    /// Runs a tier that is one check of our own; its value, if it passed.
+    pub fn step<T>(&mut self, name: &str, check: impl FnOnce() -> Result<T, String>) -> Option<T> {
+        println!("\n== {name}");
+        let since = Instant::now();
+        let outcome = check();
+        if let Err(why) = &outcome {
+            println!("{why}");
+        }
+        let (passed, failed) = (outcome.is_ok().into(), outcome.is_err().into());
+        self.ended(name, Counts { passed, failed, skipped: 0 }, since);
+        outcome.ok()
+    }
+
+    fn ended(&mut self, name: &str, counts: Counts, since: Instant) {
         let tier = Tier { name: name.to_owned(), counts, time: since.elapsed() };
         println!("== {}", tier.line());
         self.tiers.push(tier);
@@ -45,7 +62,12 @@ impl Summary {
     }
 
     pub fn exit_code(&self) -> ExitCode {
-        if self.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        if self.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    /// Whether nothing has failed.
+    pub fn is_well(&self) -> bool {
+        self.total().failed == 0
     }
 
     fn total(&self) -> Counts {

@@ -9,8 +9,9 @@ use symmem::hal::types::{Bytes, UnsupportedOp};
 use symmem::prelude::*;
 
 use super::check::Seed;
-use super::operation::{AllReduce, Barrier, Operation};
+use super::operation::{AllReduce, Barrier, Collective, Operation, Placement, Rendezvous, Sweep};
 use super::timing::Pace;
+use crate::parse::{at_least_one, seconds, size};
 
 /// Makes this process one of the ranks, which a launcher has started.
 pub const RANK_FLAG: &str = "--as-rank";
@@ -29,6 +30,8 @@ pub enum OperationArgs {
     AllReduce(AllReduceArgs),
     /// No rank goes on before all have come
     Barrier(Common),
+    /// Fresh memory of every rank is mapped into all others
+    Rendezvous(RendezvousArgs),
 }
 
 /// What all operations have in common.
@@ -57,20 +60,17 @@ pub struct Common {
     pub as_rank: bool,
 }
 
-/// Arguments of `symmem bench all-reduce`.
+/// What operations on data have in common.
 #[derive(Debug, Args)]
-pub struct AllReduceArgs {
+pub struct Data {
     #[command(flatten)]
-    pub common: Common,
+    common: Common,
+    /// Also draw latency and bandwidth against message size, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     /// Element type
     #[arg(long, default_value = "f32", value_parser = named(DType::ALL, DType::name))]
     dtype: DType,
-    /// Operator
-    #[arg(long, default_value = "sum", value_parser = named(ReduceOp::ALL, ReduceOp::name))]
-    op: ReduceOp,
-    /// How the data moves; all give the same bits
-    #[arg(long, default_value = "auto", value_parser = named(Algorithm::ALL, Algorithm::name))]
-    algorithm: Algorithm,
     /// Smallest message: bytes, or with K, M, G for their binary multiples
     #[arg(long, value_name = "SIZE", default_value = "64", value_parser = size)]
     min: Bytes,
@@ -80,7 +80,10 @@ pub struct AllReduceArgs {
     /// What each size is multiplied with to get the next
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..))]
     factor: u64,
-    /// The output replaces the input
+    /// What is added to each size to get the next, instead
+    #[arg(long, value_name = "SIZE", conflicts_with = "factor", value_parser = size)]
+    step: Option<Bytes>,
+    /// The smaller of input and output lies in the larger one
     #[arg(long)]
     in_place: bool,
     /// Buffers are symmetric memory, which peers read where it lies (the default)
@@ -92,6 +95,43 @@ pub struct AllReduceArgs {
     /// Other inputs for another number
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
+}
+
+/// What to reduce with.
+#[derive(Clone, Copy, Debug, Args)]
+struct Operator {
+    /// Operator
+    #[arg(long, default_value = "sum", value_parser = named(ReduceOp::ALL, ReduceOp::name))]
+    op: ReduceOp,
+}
+
+/// How to do it.
+#[derive(Clone, Copy, Debug, Args)]
+struct How {
+    /// How the data moves; all give the same bits
+    #[arg(long, default_value = "auto", value_parser = named(Algorithm::ALL, Algorithm::name))]
+    algorithm: Algorithm,
+}
+
+/// Arguments of `symmem bench all-reduce`.
+#[derive(Debug, Args)]
+pub struct AllReduceArgs {
+    #[command(flatten)]
+    data: Data,
+    #[command(flatten)]
+    operator: Operator,
+    #[command(flatten)]
+    how: How,
+}
+
+/// Arguments of `symmem bench rendezvous`.
+#[derive(Debug, Args)]
+pub struct RendezvousArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Bytes of each rank's memory
+    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = size)]
+    bytes: Bytes,
 }
 
 /// Where ranks' memory is.
@@ -123,25 +163,50 @@ impl Backend {
 pub enum ArgsError {
     #[error(transparent)]
     Op(#[from] UnsupportedOp),
-    #[error("--min {min} is less than one element of {dtype}")]
-    LessThanElement { min: Bytes, dtype: DType },
+    #[error(
+        "--min {min} is less than {granule}: one element of {dtype} for each part of a message"
+    )]
+    LessThanGranule { min: Bytes, granule: Bytes, dtype: DType },
     #[error("--min {min} is more than --max {max}")]
     Order { min: Bytes, max: Bytes },
+    #[error("--plot shows bandwidth between ranks: at least 2 are needed")]
+    NothingToPlot,
+    #[error("--step 0 leads nowhere")]
+    NoStep,
+    #[error("--bytes {0} is less than one word of 8 bytes")]
+    LessThanWord(Bytes),
 }
 
 impl OperationArgs {
     pub fn common(&self) -> &Common {
         match self {
-            OperationArgs::AllReduce(args) => &args.common,
+            OperationArgs::AllReduce(args) => &args.data.common,
             OperationArgs::Barrier(common) => common,
+            OperationArgs::Rendezvous(args) => &args.common,
+        }
+    }
+
+    /// Where to draw the results.
+    pub fn plot(&self) -> Option<&PathBuf> {
+        match self {
+            OperationArgs::AllReduce(args) => args.data.plot.as_ref(),
+            OperationArgs::Barrier(_) | OperationArgs::Rendezvous(_) => None,
         }
     }
 
     /// The operation, if it makes sense.
     pub fn operation(&self) -> Result<Box<dyn Operation>, ArgsError> {
         Ok(match self {
-            OperationArgs::AllReduce(args) => Box::new(args.operation()?),
+            OperationArgs::AllReduce(AllReduceArgs { data, operator, how }) => {
+                data.sweep(AllReduce { op: operator.op, algorithm: how.algorithm })?
+            }
             OperationArgs::Barrier(common) => Box::new(Barrier { pace: common.pace() }),
+            OperationArgs::Rendezvous(RendezvousArgs { common, bytes }) => {
+                if bytes.get() < 8 {
+                    return Err(ArgsError::LessThanWord(*bytes));
+                }
+                Box::new(Rendezvous { bytes: *bytes, pace: common.pace() })
+            }
         })
     }
 }
@@ -152,34 +217,67 @@ impl Common {
     }
 }
 
-impl AllReduceArgs {
-    fn operation(&self) -> Result<AllReduce, ArgsError> {
-        self.op.check(self.dtype)?;
-        Ok(AllReduce {
+impl Data {
+    fn sweep<C: Collective + 'static>(
+        &self,
+        collective: C,
+    ) -> Result<Box<dyn Operation>, ArgsError> {
+        if let Some(op) = collective.reduces() {
+            op.check(self.dtype)?;
+        }
+        if self.plot.is_some() && self.common.ranks < 2 {
+            return Err(ArgsError::NothingToPlot);
+        }
+        let growth = self.step.map_or(Growth::Factor(self.factor), Growth::Step);
+        let granule = collective.granule(self.common.ranks);
+        Ok(Box::new(Sweep {
+            sizes: sizes(self.min, self.max, growth, self.dtype, granule)?,
+            collective,
             dtype: self.dtype,
-            op: self.op,
-            algorithm: self.algorithm,
-            sizes: sizes(self.min, self.max, self.factor, self.dtype)?,
-            in_place: self.in_place,
-            symmetric: self.symmetric || !self.plain,
+            placement: Placement {
+                in_place: self.in_place,
+                symmetric: self.symmetric || !self.plain,
+            },
             pace: self.common.pace(),
             seed: Seed::new(self.seed),
-        })
+        }))
     }
 }
 
-/// From `min`, each `factor` times the one before, up to `max`; rounded down to whole elements.
-fn sizes(min: Bytes, max: Bytes, factor: u64, dtype: DType) -> Result<Vec<Bytes>, ArgsError> {
-    let element = dtype.size() as u64;
-    if min.get() < element {
-        return Err(ArgsError::LessThanElement { min, dtype });
+/// How a size follows from the one before.
+#[derive(Clone, Copy, Debug)]
+enum Growth {
+    Factor(u64),
+    Step(Bytes),
+}
+
+/// From `min` up to `max`, rounded down to whole granules of so many elements; each once.
+fn sizes(
+    min: Bytes,
+    max: Bytes,
+    growth: Growth,
+    dtype: DType,
+    granule: u64,
+) -> Result<Vec<Bytes>, ArgsError> {
+    let unit = granule.saturating_mul(dtype.size() as u64);
+    if min.get() < unit {
+        return Err(ArgsError::LessThanGranule { min, granule: Bytes(unit), dtype });
     }
     if min > max {
         return Err(ArgsError::Order { min, max });
     }
-    let powers = std::iter::successors(Some(min.get()), |size| size.checked_mul(factor));
-    let whole = |size: u64| Bytes(size - size % element);
-    Ok(powers.take_while(|size| *size <= max.get()).map(whole).collect())
+    if matches!(growth, Growth::Step(Bytes::ZERO)) {
+        return Err(ArgsError::NoStep);
+    }
+    let next = |size: &u64| match growth {
+        Growth::Factor(factor) => size.checked_mul(factor),
+        Growth::Step(step) => size.checked_add(step.get()),
+    };
+    let all = std::iter::successors(Some(min.get()), next);
+    let all = all.take_while(|size| *size <= max.get());
+    let mut all: Vec<Bytes> = all.map(|size| Bytes(size - size % unit)).collect();
+    all.dedup();
+    Ok(all)
 }
 
 /// Takes one of a type's values by its name.
@@ -195,33 +293,6 @@ where
     })
 }
 
-fn size(text: &str) -> Result<Bytes, String> {
-    let expected = || format!("expected a number of bytes such as 64, 4K or 1M, found {text:?}");
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        _ => return Err(expected()),
-    };
-    let number: u64 = number.parse().map_err(|_| expected())?;
-    number.checked_mul(1 << shift).map(Bytes).ok_or_else(expected)
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let number = text.parse().map_err(|_| format!("expected seconds, found {text:?}"))?;
-    Duration::try_from_secs_f64(number).map_err(|e| e.to_string())
-}
-
-fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(n) if n > 0 => Ok(n),
-        _ => Err(format!("expected a number from 1, found {text:?}")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -229,26 +300,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_bytes_or_binary_multiples() {
-        for (text, bytes) in
-            [("0", 0), ("64", 64), ("64b", 64), ("1K", 1 << 10), ("4m", 4 << 20), ("2GiB", 2 << 30)]
-        {
-            assert_eq!(size(text), Ok(Bytes(bytes)), "{text}");
-        }
-        for text in ["", "K", "1.5K", "-1", "4T", "99999999999999999999", "99999999999G"] {
-            assert!(size(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn sizes_ascend_in_whole_elements() {
-        let of = |min, max, dtype| sizes(Bytes(min), Bytes(max), 4, dtype);
+    fn sizes_ascend_in_whole_granules() {
+        let of = |min, max, growth, dtype, granule| {
+            sizes(Bytes(min), Bytes(max), growth, dtype, granule)
+        };
         let bytes = |all: &[u64]| all.iter().copied().map(Bytes).collect::<Vec<_>>();
-        assert_eq!(of(64, 1024, DType::F32).unwrap(), bytes(&[64, 256, 1024]));
-        assert_eq!(of(65, 1024, DType::F64).unwrap(), bytes(&[64, 256]));
-        assert_eq!(of(8, 8, DType::F64).unwrap(), bytes(&[8]));
-        assert!(matches!(of(7, 64, DType::F64), Err(ArgsError::LessThanElement { .. })));
-        assert!(matches!(of(64, 63, DType::F32), Err(ArgsError::Order { .. })));
-        assert_eq!(of(u64::MAX, u64::MAX, DType::U8).unwrap().len(), 1);
+        let four = Growth::Factor(4);
+        assert_eq!(of(64, 1024, four, DType::F32, 1).unwrap(), bytes(&[64, 256, 1024]));
+        assert_eq!(of(65, 1024, four, DType::F64, 1).unwrap(), bytes(&[64, 256]));
+        assert_eq!(of(8, 8, four, DType::F64, 1).unwrap(), bytes(&[8]));
+        assert_eq!(of(64, 256, four, DType::F32, 3).unwrap(), bytes(&[60, 252]));
+        let step = |bytes| Growth::Step(Bytes(bytes));
+        assert_eq!(of(8, 40, step(16), DType::F32, 1).unwrap(), bytes(&[8, 24, 40]));
+        assert_eq!(of(12, 24, step(4), DType::F32, 3).unwrap(), bytes(&[12, 24]));
+        let error = of(7, 64, four, DType::F64, 1).unwrap_err();
+        assert!(matches!(error, ArgsError::LessThanGranule { .. }));
+        let error = of(8, 64, four, DType::F32, 3).unwrap_err();
+        assert!(matches!(error, ArgsError::LessThanGranule { granule: Bytes(12), .. }));
+        let error = of(64, 63, four, DType::F32, 1).unwrap_err();
+        assert!(matches!(error, ArgsError::Order { .. }));
+        let error = of(64, 64, step(0), DType::F32, 1).unwrap_err();
+        assert!(matches!(error, ArgsError::NoStep));
+        assert_eq!(of(u64::MAX, u64::MAX, four, DType::U8, 1).unwrap().len(), 1);
     }
 }

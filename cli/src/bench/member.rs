@@ -2,67 +2,36 @@
 
 use std::time::Duration;
 
-use symmem::collectives::AllReduceError;
-use symmem::hal::types::{Bytes, RankSet};
-use symmem::hal::{AllocError, RangeError, SyncError};
-use symmem::mem::{PeerError, RendezvousError, TensorError, ViewError};
 use symmem::prelude::*;
-use symmem::sync::{PrepareError, SignalError};
 
 use super::check::Wrong;
 
 /// Why a rank could not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum RankError {
-    #[error(transparent)]
-    Prepare(#[from] PrepareError),
-    #[error(transparent)]
-    Alloc(#[from] AllocError),
-    #[error(transparent)]
-    Tensor(#[from] TensorError),
-    #[error(transparent)]
-    View(#[from] ViewError),
-    #[error(transparent)]
-    Range(#[from] RangeError),
-    #[error(transparent)]
-    Peer(#[from] PeerError),
-    #[error(transparent)]
-    Rendezvous(#[from] RendezvousError),
-    #[error(transparent)]
-    Signal(#[from] SignalError),
-    #[error(transparent)]
-    AllReduce(#[from] AllReduceError),
-    #[error(transparent)]
-    Sync(#[from] SyncError),
+    /// The library said so.
+    #[error("{0}")]
+    Fault(Box<dyn Fault>),
     /// A result is not what it must be.
     #[error("{what}: {wrong}")]
     Wrong { what: String, wrong: Wrong },
 }
 
-impl Fault for RankError {
-    fn kind(&self) -> Kind {
+impl RankError {
+    /// Whether a call was refused for what it was, before anything was sent.
+    pub fn is_refusal(&self) -> bool {
         match self {
-            RankError::Prepare(e) => e.kind(),
-            RankError::Alloc(e) => e.kind(),
-            RankError::Tensor(e) => e.kind(),
-            RankError::View(e) => e.kind(),
-            RankError::Range(_) | RankError::Peer(_) => Kind::InvalidArgument,
-            RankError::Rendezvous(e) => e.kind(),
-            RankError::Signal(e) => e.kind(),
-            RankError::AllReduce(e) => e.kind(),
-            RankError::Sync(e) => e.kind(),
-            RankError::Wrong { .. } => Kind::Device,
+            RankError::Fault(fault) => {
+                matches!(fault.kind(), Kind::InvalidArgument | Kind::Unsupported)
+            }
+            RankError::Wrong { .. } => false,
         }
     }
+}
 
-    fn ranks(&self) -> RankSet {
-        match self {
-            RankError::Rendezvous(e) => e.ranks(),
-            RankError::Signal(e) => e.ranks(),
-            RankError::AllReduce(e) => e.ranks(),
-            RankError::Sync(e) => e.ranks(),
-            _ => RankSet::new(),
-        }
+impl<E: Fault> From<E> for RankError {
+    fn from(error: E) -> Self {
+        RankError::Fault(Box::new(error))
     }
 }
 

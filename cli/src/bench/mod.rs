@@ -7,8 +7,10 @@
 mod args;
 mod check;
 mod drive;
+mod limit;
 mod member;
 mod operation;
+mod plot;
 mod report;
 mod show;
 mod timing;
@@ -22,6 +24,7 @@ use std::process::ExitCode;
 
 use args::ArgsError;
 use drive::{Collected, DriveError};
+use plot::{Figure, PlotError};
 use report::Results;
 use show::Progress;
 
@@ -34,6 +37,8 @@ pub enum BenchError {
     Drive(#[from] DriveError),
     #[error("cannot write {path:?}: {cause}")]
     File { path: PathBuf, cause: io::Error },
+    #[error(transparent)]
+    Plot(#[from] PlotError),
     #[error("cannot write the table: {0}")]
     Output(io::Error),
 }
@@ -53,7 +58,8 @@ pub fn bench(args: &Args) -> Result<ExitCode, BenchError> {
         return Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     // Before anything is measured for a file that cannot be written.
-    let file = common.json.as_deref().map(open).transpose()?;
+    let json = common.json.as_deref().map(ResultFile::open).transpose()?;
+    let svg = args.operation.plot().map(|path| ResultFile::open(path)).transpose()?;
     show::header(&mut io::stdout().lock(), &*operation, common)?;
     show::warnings(common.ranks);
     let progress = Progress::new(operation.sizes().len());
@@ -63,7 +69,7 @@ pub fn bench(args: &Args) -> Result<ExitCode, BenchError> {
         drive::processes(&*operation, common.ranks, &progress)
     };
     progress.clear();
-    let Collected { lines, skipped } = collected?;
+    let Collected { lines, limits, skipped } = collected?;
     let results = Results {
         op: operation.name(),
         backend: common.backend.name(),
@@ -72,25 +78,45 @@ pub fn bench(args: &Args) -> Result<ExitCode, BenchError> {
         dtype: operation.dtype(),
         rows: lines,
     };
-    show::table(&mut io::stdout().lock(), &results.rows, &skipped)?;
-    if let Some((path, file)) = file {
-        write(&results, file).map_err(|cause| BenchError::File { path, cause })?;
+    show::table(&mut io::stdout().lock(), &results.rows, &limits, &skipped)?;
+    if let Some(file) = json {
+        let text = serde_json::to_string_pretty(&results).map_err(io::Error::from);
+        file.write(text.map(|text| text + "\n"))?;
+    }
+    if let Some(file) = svg {
+        let figure = Figure {
+            results: &results,
+            limits: &limits,
+            bus_factor: operation.bus_factor(common.ranks),
+            description: operation.describe(),
+            isolated: operation.isolated(),
+        };
+        file.write(Ok(figure.svg()?))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens a file for results; what is in it stays until there are some.
-fn open(path: &Path) -> Result<(PathBuf, File), BenchError> {
-    let file = File::options().write(true).create(true).truncate(false).open(path);
-    let path = path.to_owned();
-    match file {
-        Ok(file) => Ok((path, file)),
-        Err(cause) => Err(BenchError::File { path, cause }),
-    }
+/// A file for results; what is in it stays until there are some.
+struct ResultFile {
+    path: PathBuf,
+    file: File,
 }
 
-fn write(results: &Results, mut file: File) -> io::Result<()> {
-    file.set_len(0)?;
-    serde_json::to_writer_pretty(&mut file, results)?;
-    file.write_all(b"\n")
+impl ResultFile {
+    fn open(path: &Path) -> Result<Self, BenchError> {
+        let file = File::options().write(true).create(true).truncate(false).open(path);
+        let path = path.to_owned();
+        match file {
+            Ok(file) => Ok(ResultFile { path, file }),
+            Err(cause) => Err(BenchError::File { path, cause }),
+        }
+    }
+
+    fn write(mut self, text: io::Result<String>) -> Result<(), BenchError> {
+        let written = text.and_then(|text| {
+            self.file.set_len(0)?;
+            self.file.write_all(text.as_bytes())
+        });
+        written.map_err(|cause| BenchError::File { path: self.path, cause })
+    }
 }

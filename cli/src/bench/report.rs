@@ -14,6 +14,10 @@ use super::timing::{Figures, Timing};
 pub enum Report {
     /// A size is measured, and every result of it was right.
     Row(Row),
+    /// The floor of latencies: a rank's times of barriers.
+    Floor(Timing),
+    /// The limit of a size: a rank's times of copies.
+    Copy(Row),
     /// A size is not measured.
     Skipped { bytes: u64, because: String },
     /// A result is not what it must be. Nothing follows.
@@ -39,7 +43,7 @@ pub struct Failed {
 }
 
 impl Failed {
-    pub fn new(error: &impl Fault) -> Self {
+    pub fn new(error: &dyn Fault) -> Self {
         let about_others = matches!(error.kind(), Kind::PeerLost | Kind::TimedOut);
         Failed { because: error.to_string(), about_others }
     }
@@ -49,7 +53,7 @@ impl From<RankError> for Report {
     fn from(error: RankError) -> Self {
         match error {
             RankError::Wrong { what, wrong } => Report::Wrong { what, wrong },
-            other => Report::Failed(Failed::new(&other)),
+            RankError::Fault(error) => Report::Failed(Failed::new(&*error)),
         }
     }
 }
@@ -99,6 +103,42 @@ impl Line {
             // A rank reports a row only after its last check.
             checked: true,
         })
+    }
+}
+
+/// What the machine could do at best; see [`limit`](super::limit).
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Limits {
+    /// An isolated barrier, in microseconds.
+    pub floor_us: Option<f64>,
+    /// The copies of sizes, ascending.
+    pub copies: Vec<CopyLimit>,
+}
+
+/// The copy of a size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CopyLimit {
+    pub bytes: u64,
+    /// Isolated and back to back.
+    pub median_us: f64,
+    pub period_us: f64,
+}
+
+impl Limits {
+    /// How near an operation came: the copy's period by its own.
+    pub fn share(&self, line: &Line) -> Option<f64> {
+        let copy = self.copies.iter().find(|copy| copy.bytes == line.bytes)?;
+        Some(copy.period_us / line.period_us)
+    }
+}
+
+impl CopyLimit {
+    /// Puts together what all ranks reported of one size.
+    pub fn new(ranks: &[&Row]) -> Option<Self> {
+        let bytes = ranks.first()?.bytes;
+        let timings: Vec<Timing> = ranks.iter().map(|row| row.timing.clone()).collect();
+        let Figures { median, period, .. } = Figures::of(&timings);
+        Some(CopyLimit { bytes, median_us: median, period_us: period })
     }
 }
 

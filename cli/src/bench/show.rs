@@ -9,7 +9,7 @@ use symmem::prelude::*;
 
 use super::args::Common;
 use super::operation::Operation;
-use super::report::{Line, Skipped};
+use super::report::{Limits, Line, Skipped};
 
 /// How far the ranks are, on standard error where that is a terminal.
 pub struct Progress(ProgressBar);
@@ -51,6 +51,10 @@ pub fn header(out: &mut dyn Write, operation: &dyn Operation, common: &Common) -
     line(out, "isolated", format!("{isolated}; an iteration counts as its slowest rank"))?;
     let period = "back to back; the slowest rank's mean; bandwidths are bytes per period";
     line(out, "period", period.to_owned())?;
+    if operation.sizes() != [Bytes::ZERO] {
+        let limit = "every rank copies as much of its own memory, all at once, in the same run";
+        line(out, "limit", limit.to_owned())?;
+    }
     line(out, "checked", operation.checked().to_owned())?;
     writeln!(out)
 }
@@ -69,7 +73,12 @@ pub fn warnings(ranks: usize) {
 }
 
 /// The results, and what was left out.
-pub fn table(out: &mut dyn Write, lines: &[Line], skipped: &[Skipped]) -> io::Result<()> {
+pub fn table(
+    out: &mut dyn Write,
+    lines: &[Line],
+    limits: &Limits,
+    skipped: &[Skipped],
+) -> io::Result<()> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header([
@@ -81,6 +90,7 @@ pub fn table(out: &mut dyn Write, lines: &[Line], skipped: &[Skipped]) -> io::Re
         "period us",
         "algbw GB/s",
         "busbw GB/s",
+        "of limit",
         "checked",
     ]);
     for line in lines {
@@ -93,11 +103,12 @@ pub fn table(out: &mut dyn Write, lines: &[Line], skipped: &[Skipped]) -> io::Re
             time(line.period_us),
             bandwidth(line.algbw_gbps),
             bandwidth(line.busbw_gbps),
+            limits.share(line).map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share)),
             if line.checked { "yes" } else { "no" }.to_owned(),
         ]);
     }
     for (index, column) in table.column_iter_mut().enumerate() {
-        let text = index == 1 || index == 8;
+        let text = index == 1 || index == 9;
         column.set_cell_alignment(if text { CellAlignment::Left } else { CellAlignment::Right });
     }
     writeln!(out, "{}", table.trim_fmt())?;

@@ -28,6 +28,16 @@ pub enum Pace {
     Iterations(usize),
 }
 
+impl Pace {
+    /// A quarter of the time, for what is measured beside.
+    pub fn quarter(self) -> Self {
+        match self {
+            Pace::Budget(budget) => Pace::Budget(budget / 4),
+            Pace::Iterations(n) => Pace::Iterations(n),
+        }
+    }
+}
+
 /// What separates isolated iterations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Separation {
@@ -35,6 +45,28 @@ pub enum Separation {
     Barrier,
     /// Nothing: the operation is a barrier itself.
     None,
+}
+
+/// What is timed.
+pub trait Iteration {
+    /// Makes so many runs ready, untimed; collective.
+    fn prepare(&mut self, times: usize) -> Result<(), RankError>;
+
+    /// Enqueues one.
+    fn run(&mut self) -> Result<(), RankError>;
+}
+
+/// What needs no preparation.
+struct Ready<'a>(&'a mut dyn FnMut() -> Result<(), RankError>);
+
+impl Iteration for Ready<'_> {
+    fn prepare(&mut self, _: usize) -> Result<(), RankError> {
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<(), RankError> {
+        self.0()
+    }
 }
 
 /// One rank's own times, in microseconds.
@@ -63,27 +95,39 @@ impl Timing {
         separation: Separation,
         issue: &mut dyn FnMut() -> Result<(), RankError>,
     ) -> Result<Self, RankError> {
+        Self::take_prepared(member, pace, separation, &mut Ready(issue))
+    }
+
+    /// As [`take`](Self::take), of what must be made ready first.
+    pub fn take_prepared(
+        member: &Member<'_>,
+        pace: Pace,
+        separation: Separation,
+        timed: &mut dyn Iteration,
+    ) -> Result<Self, RankError> {
         let iterations = match pace {
-            Pace::Budget(budget) => iterations(member, budget, issue)?,
+            Pace::Budget(budget) => iterations(member, budget, timed)?,
             Pace::Iterations(n) => n,
         };
         let mut isolated = Vec::with_capacity(iterations);
         for _ in 0..iterations {
+            timed.prepare(1)?;
             if separation == Separation::Barrier {
                 member.barrier()?;
             }
             let start = Instant::now();
-            issue()?;
+            timed.run()?;
             member.finish()?;
             isolated.push(micros(start.elapsed()));
         }
         let batch = (iterations / 4).max(1);
         let mut periods = Vec::with_capacity(BATCHES);
         for _ in 0..BATCHES {
+            timed.prepare(batch)?;
             member.barrier()?;
             let start = Instant::now();
             for _ in 0..batch {
-                issue()?;
+                timed.run()?;
             }
             member.finish()?;
             periods.push(micros(start.elapsed()) / batch as f64);
@@ -96,13 +140,14 @@ impl Timing {
 fn iterations(
     member: &Member<'_>,
     budget: Duration,
-    issue: &mut dyn FnMut() -> Result<(), RankError>,
+    timed: &mut dyn Iteration,
 ) -> Result<usize, RankError> {
     let mut estimate = |times: u32| {
+        timed.prepare(times as usize)?;
         let start = Instant::now();
         for _ in 0..times {
             member.barrier()?;
-            issue()?;
+            timed.run()?;
             member.finish()?;
         }
         member.slowest(start.elapsed() / times)

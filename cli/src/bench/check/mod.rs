@@ -10,9 +10,11 @@
 //! message hold the same bytes, so that a piece that landed elsewhere is found.
 
 mod data;
+mod expect;
 mod format;
 mod model;
 mod pattern;
 
 pub use data::{Data, Seed};
+pub use expect::{Inputs, Part, Source};
 pub use pattern::{Pattern, Wrong};

@@ -1,4 +1,4 @@
-//! A message as a repeated piece of bytes: written, expected, compared.
+//! A message as a repeated piece of bytes: written and compared, whole or from any element on.
 
 use serde::{Deserialize, Serialize};
 use symmem::hal::RangeError;
@@ -63,6 +63,11 @@ impl Pattern {
         }
     }
 
+    /// One and the same bytes in every element.
+    pub fn constant(dtype: DType, byte: u8) -> Self {
+        Pattern { dtype, piece: vec![byte; dtype.size()] }
+    }
+
     fn of(dtype: DType, count: u64, mut element: impl FnMut(usize) -> u64) -> Self {
         let elements = usize::try_from(count).unwrap_or(PERIOD).min(PERIOD);
         let mut piece = Vec::with_capacity(elements * dtype.size());
@@ -83,22 +88,22 @@ impl Pattern {
         Pattern { dtype: self.dtype, piece: self.piece.iter().map(|byte| !byte).collect() }
     }
 
-    /// Fills a contiguous view of this type.
-    pub fn write(&self, view: &View) -> Result<(), RangeError> {
-        self.tiles(view, |offset, piece| view.memory().write(offset, piece))
+    /// Fills a contiguous view of this type with the elements from `start` on.
+    pub fn write(&self, view: &View, start: u64) -> Result<(), RangeError> {
+        self.tiles(view, start, |offset, piece| view.memory().write(offset, piece))
     }
 
-    /// Compares every element of a contiguous view of this type.
+    /// Compares every element of a contiguous view of this type with those from `start` on.
     ///
     /// # Errors
     ///
     /// The outer one where the view cannot be read, the inner one where an element differs.
-    pub fn compare(&self, view: &View) -> Result<Result<(), Wrong>, RangeError> {
+    pub fn compare(&self, view: &View, start: u64) -> Result<Result<(), Wrong>, RangeError> {
         let size = self.dtype.size();
         let mut found = vec![0; self.piece.len()];
         let mut first = None;
         let mut wrong = 0;
-        self.tiles(view, |offset, piece| {
+        self.tiles(view, start, |offset, piece| {
             let found = &mut found[..piece.len()];
             view.memory().read(offset, found)?;
             if found != piece {
@@ -122,15 +127,21 @@ impl Pattern {
     fn tiles(
         &self,
         view: &View,
+        start: u64,
         mut visit: impl FnMut(Bytes, &[u8]) -> Result<(), RangeError>,
     ) -> Result<(), RangeError> {
-        let (start, total) = (view.offset().get(), view.bytes().get());
+        let (offset, total) = (view.offset().get(), view.bytes().get());
+        let period = self.piece.len() as u64;
+        // Less than a piece, which is in memory.
+        let mut phase = (start * self.dtype.size() as u64 % period) as usize;
         let mut done = 0;
         while done < total {
             let rest = usize::try_from(total - done).unwrap_or(usize::MAX);
-            let piece = &self.piece[..rest.min(self.piece.len())];
-            visit(Bytes(start + done), piece)?;
+            let piece = &self.piece[phase..];
+            let piece = &piece[..rest.min(piece.len())];
+            visit(Bytes(offset + done), piece)?;
             done += piece.len() as u64;
+            phase = 0;
         }
         Ok(())
     }
@@ -167,19 +178,19 @@ mod tests {
                 let view = view(&device, DType::F32, count);
                 let data = Data::Random(Seed::new(5));
                 let expected = Pattern::reduced(data, DType::F32, ReduceOp::Sum, 3, count);
-                expected.write(&view).unwrap();
-                assert_eq!(expected.compare(&view).unwrap(), Ok(()));
+                expected.write(&view, 0).unwrap();
+                assert_eq!(expected.compare(&view, 0).unwrap(), Ok(()));
                 for index in [0, count / 2, count - 1] {
                     let at = Bytes(view.offset().get() + 4 * index + 3);
                     let mut byte = [0];
                     view.memory().read(at, &mut byte).unwrap();
                     view.memory().write(at, &[byte[0] ^ 1]).unwrap();
-                    let wrong = expected.compare(&view).unwrap().unwrap_err();
+                    let wrong = expected.compare(&view, 0).unwrap().unwrap_err();
                     assert_eq!((wrong.index, wrong.wrong, wrong.count), (index, 1, count));
                     assert_ne!(wrong.expected, wrong.found);
                     view.memory().write(at, &byte).unwrap();
                 }
-                assert_eq!(expected.compare(&view).unwrap(), Ok(()));
+                assert_eq!(expected.compare(&view, 0).unwrap(), Ok(()));
             }
         }
     }
@@ -190,8 +201,8 @@ mod tests {
             let view = view(&Device::host(), dtype, 1000);
             let data = Data::Small(Seed::new(5));
             let expected = Pattern::reduced(data, dtype, ReduceOp::Sum, 2, 1000);
-            expected.poison().write(&view).unwrap();
-            assert_eq!(expected.compare(&view).unwrap().unwrap_err().wrong, 1000, "{dtype}");
+            expected.poison().write(&view, 0).unwrap();
+            assert_eq!(expected.compare(&view, 0).unwrap().unwrap_err().wrong, 1000, "{dtype}");
         }
     }
 
@@ -201,24 +212,39 @@ mod tests {
         let view = view(&Device::host(), DType::U8, count);
         let data = Data::Random(Seed::new(9));
         let expected = Pattern::input(data, DType::U8, ReduceOp::Sum, 0, count);
-        expected.write(&view).unwrap();
+        expected.write(&view, 0).unwrap();
         let mut chunk = vec![0; 4096];
         let at = |offset: u64| Bytes(view.offset().get() + offset);
         view.memory().read(at(128 << 10), &mut chunk).unwrap();
         view.memory().write(at(256 << 10), &chunk).unwrap();
-        let wrong = expected.compare(&view).unwrap().unwrap_err();
+        let wrong = expected.compare(&view, 0).unwrap().unwrap_err();
         assert!(wrong.wrong > 4000, "{wrong}");
         assert!((256 << 10..260 << 10).contains(&wrong.index), "{wrong}");
+    }
+
+    #[test]
+    fn a_message_goes_on_where_another_begins() {
+        // Two halves of one message, the second of which begins in the middle of a period.
+        let count = PERIOD as u64 + 1000;
+        let whole = view(&Device::host(), DType::U16, 2 * count);
+        let data = Data::Random(Seed::new(11));
+        let pattern = Pattern::input(data, DType::U16, ReduceOp::Sum, 1, 2 * count);
+        for start in [0, count] {
+            pattern.write(&whole.slice(start, count).unwrap(), start).unwrap();
+        }
+        assert_eq!(pattern.compare(&whole, 0).unwrap(), Ok(()));
+        let wrong = pattern.compare(&whole.slice(count, count).unwrap(), 0).unwrap().unwrap_err();
+        assert!(wrong.wrong > count / 2, "{wrong}");
     }
 
     #[test]
     fn messages_name_index_expected_and_found() {
         let view = view(&Device::host(), DType::BF16, 4);
         let pattern = Pattern::of(DType::BF16, 4, |_| 0x3f80);
-        pattern.write(&view).unwrap();
+        pattern.write(&view, 0).unwrap();
         view.memory().write(Bytes(view.offset().get() + 4), &0xc000u16.to_ne_bytes()).unwrap();
         assert_eq!(
-            pattern.compare(&view).unwrap().unwrap_err().to_string(),
+            pattern.compare(&view, 0).unwrap().unwrap_err().to_string(),
             "index 2: expected 1 (0x3f80), found -2 (0xc000) (1 of 4 are wrong)"
         );
     }

@@ -8,8 +8,9 @@ use symmem::hal::types::Bytes;
 use super::DriveError;
 use crate::bench::check::Wrong;
 use crate::bench::operation::Operation;
-use crate::bench::report::{Failed, Line, Report, Row, Skipped};
+use crate::bench::report::{CopyLimit, Failed, Limits, Line, Report, Row, Skipped};
 use crate::bench::show::Progress;
+use crate::bench::timing::{Figures, Timing};
 
 /// How long the other ranks have, after the first fault, to say what they know of it.
 const GRACE: Duration = Duration::from_secs(2);
@@ -51,6 +52,7 @@ impl RankFault {
 #[derive(Debug)]
 pub struct Collected {
     pub lines: Vec<Line>,
+    pub limits: Limits,
     pub skipped: Vec<Skipped>,
 }
 
@@ -65,6 +67,8 @@ pub struct Collector<'a> {
 #[derive(Default)]
 struct Heard {
     rows: Vec<Row>,
+    floor: Option<Timing>,
+    copies: Vec<Row>,
     skipped: Vec<Skipped>,
     fault: Option<RankFault>,
 }
@@ -85,6 +89,11 @@ impl<'a> Collector<'a> {
                 self.ranks[rank].skipped.push(Skipped { bytes: Bytes(bytes), because });
                 return self.progress.at(self.done());
             }
+            Report::Floor(timing) => {
+                self.ranks[rank].floor = Some(timing);
+                return;
+            }
+            Report::Copy(row) => return self.ranks[rank].copies.push(row),
             Report::Wrong { what, wrong } => RankFault::Wrong { what, wrong },
             Report::Failed(failed) => RankFault::Failed(failed),
         };
@@ -137,12 +146,22 @@ impl<'a> Collector<'a> {
             return Err(DriveError::Rank { rank, fault });
         }
         let bus_factor = self.operation.bus_factor(self.ranks.len());
-        let rows_of = |index| -> Option<Vec<&Row>> {
-            self.ranks.iter().map(|heard| heard.rows.get(index)).collect()
-        };
-        let lines = (0..).map_while(rows_of).filter_map(|rows| Line::new(&rows, bus_factor));
-        let lines = lines.collect();
+        let lines = by_index(&self.ranks, |heard| &heard.rows);
+        let lines = lines.filter_map(|rows| Line::new(&rows, bus_factor)).collect();
+        let copies = by_index(&self.ranks, |heard| &heard.copies);
+        let copies = copies.filter_map(|rows| CopyLimit::new(&rows)).collect();
+        let floors: Option<Vec<Timing>> = self.ranks.iter().map(|h| h.floor.clone()).collect();
+        let floor_us = floors.map(|floors| Figures::of(&floors).median);
+        let limits = Limits { floor_us, copies };
         let skipped = self.ranks.into_iter().next().map(|h| h.skipped).unwrap_or_default();
-        Ok(Collected { lines, skipped })
+        Ok(Collected { lines, limits, skipped })
     }
+}
+
+/// What all ranks reported, size by size.
+fn by_index<'a>(
+    ranks: &'a [Heard],
+    rows: impl Fn(&'a Heard) -> &'a Vec<Row> + 'a,
+) -> impl Iterator<Item = Vec<&'a Row>> {
+    (0..).map_while(move |index| ranks.iter().map(|heard| rows(heard).get(index)).collect())
 }

@@ -1,13 +1,25 @@
 //! The operations that can be measured.
+//!
+//! One that moves data is a [`Collective`], a small file each: its buffers, its call, what every
+//! output must hold, and how its bandwidth compares with the hardware's. [`Sweep`] makes an
+//! [`Operation`] of it: buffers of every size, checked, measured, checked again. What moves no data
+//! is an [`Operation`] of its own.
 
 mod all_reduce;
 mod barrier;
+mod rendezvous;
+mod sweep;
 
 pub use all_reduce::AllReduce;
 pub use barrier::Barrier;
+pub use rendezvous::Rendezvous;
+pub use sweep::{Placement, Sweep};
 
+use symmem::collectives;
 use symmem::hal::types::Bytes;
+use symmem::prelude::*;
 
+use super::check::Part;
 use super::member::{Member, RankError};
 use super::report::Report;
 
@@ -37,4 +49,75 @@ pub trait Operation: Sync {
     /// One rank's part: for each size in turn checks, measures, checks again and reports.
     fn measure(&self, member: &Member<'_>, report: &mut dyn FnMut(Report))
     -> Result<(), RankError>;
+}
+
+/// Elements of a rank's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub input: u64,
+    pub output: u64,
+}
+
+/// Where a rank stands in one operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub rank: usize,
+    pub ranks: usize,
+    pub shape: Shape,
+}
+
+/// A rank's buffers, and where its part runs.
+pub struct Call<'a> {
+    pub group: &'a Group,
+    pub stream: &'a Stream,
+    pub input: &'a View,
+    pub output: &'a View,
+}
+
+/// An operation that moves data between ranks, reducing it or not.
+pub trait Collective: Sync {
+    /// Its name on the command line and in files.
+    fn name(&self) -> &'static str;
+
+    /// What it does with elements of a type, for people.
+    fn describe(&self, dtype: DType) -> String;
+
+    /// What inputs are reduced with, if they are.
+    fn reduces(&self) -> Option<ReduceOp> {
+        None
+    }
+
+    /// Whether ranks that it moves data between do not meet in it, so that checking it must make
+    /// them meet.
+    fn is_one_sided(&self) -> bool {
+        false
+    }
+
+    /// Elements of which the larger buffer holds a multiple.
+    fn granule(&self, ranks: usize) -> u64;
+
+    /// The buffers, of which the larger holds `count` elements, a multiple of the granule.
+    fn shape(&self, ranks: usize, count: u64) -> Shape;
+
+    /// In place, the element of the larger buffer at which the smaller one begins.
+    fn in_place(&self, place: &Place) -> u64;
+
+    /// What the bandwidth is multiplied with to compare it with the hardware's, as nccl-tests does.
+    fn bus_factor(&self, ranks: usize) -> f64;
+
+    /// What a rank's output holds afterwards.
+    fn expected(&self, place: &Place) -> Vec<Part>;
+
+    /// The name of the algorithm that the call takes; the same on every rank, as are errors.
+    fn algorithm(&self, call: &Call<'_>) -> Result<String, RankError>;
+
+    /// Enqueues the call.
+    fn issue(&self, call: &Call<'_>) -> Result<(), RankError>;
+}
+
+/// The name of the algorithm that one of the library's collectives takes.
+fn chosen<O: collectives::Collective>(
+    call: &collectives::Call<'_, O>,
+) -> Result<String, RankError> {
+    Ok(call.chosen()?.name().to_owned())
 }

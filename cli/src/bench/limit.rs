@@ -1,0 +1,47 @@
+//! What this machine could do at best, measured by the same ranks in the same run.
+//!
+//! - The *copy* of a size: every rank copies so many bytes of its own memory, by `memcpy`, all at
+//!   once and back to back. An operation on messages of that size, after which every rank holds as
+//!   much, moves at least that; so this bounds its time from below, and its bandwidth from above.
+//!   Where an operation writes past the caches and `memcpy` does not, or leaves data in a cache that
+//!   two ranks share, it can come out a little better.
+//! - The *floor*: one isolated barrier. No operation in which a rank needs something of every other
+//!   takes less than telling each other that it is there.
+//!
+//! Only where the CPU reaches the memory: a device's limits are another matter.
+
+use std::hint::black_box;
+
+use symmem::hal::types::{BackendKind, Bytes};
+
+use super::member::{Member, RankError};
+use super::report::{Report, Row};
+use super::timing::{Pace, Separation, Timing};
+
+/// Measures the floor, and the copy of each size. Collective.
+pub fn measure(
+    member: &Member<'_>,
+    sizes: &[Bytes],
+    pace: Pace,
+    report: &mut dyn FnMut(Report),
+) -> Result<(), RankError> {
+    if member.group.device().kind() != BackendKind::Host {
+        return Ok(());
+    }
+    let pace = pace.quarter();
+    let floor = Timing::take(member, pace, Separation::None, &mut || member.issue_barrier())?;
+    report(Report::Floor(floor));
+    let largest = sizes.iter().map(|size| size.get()).max().unwrap_or_default();
+    let largest = usize::try_from(largest).unwrap_or_default();
+    // Ones, since zeros would be pages that the system has yet to find.
+    let (source, mut copy) = (vec![1u8; largest], vec![1u8; largest]);
+    for size in sizes {
+        let range = ..usize::try_from(size.get()).unwrap_or_default();
+        let timing = Timing::take(member, pace, Separation::Barrier, &mut || {
+            black_box(&mut copy[range]).copy_from_slice(black_box(&source[range]));
+            Ok(())
+        })?;
+        report(Report::Copy(Row { bytes: size.get(), algorithm: "memcpy".into(), timing }));
+    }
+    Ok(())
+}
