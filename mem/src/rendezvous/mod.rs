@@ -168,25 +168,23 @@ impl Group {
         if let Some(place) = allocation.place(scope) {
             return Ok(place);
         }
+        // Counts as begun whatever becomes of it here, so that the next one is the same on all ranks.
+        let ordinal = turn.next_ordinal();
         // Made before the meeting: a rank that lacks the memory for it says so before any effect.
         let table = if offset.get() == 0 { None } else { Some(self.tables().take()?) };
         let backing = allocation.backing();
         let known = backing.mapping(scope);
-        let about = |ordinal| {
-            let segment = known.as_ref().map(|mapping| mapping.ordinal);
-            About { step: Step::Rendezvous, ordinal, view: Some(view), segment, ..self.about() }
-        };
-        let (mapping, ordinal) = match &known {
+        let segment = known.as_ref().map(|mapping| mapping.ordinal);
+        let about =
+            About { step: Step::Rendezvous, ordinal, view: Some(view), segment, ..self.about() };
+        let mapping = match known {
             Some(mapping) => {
-                let ordinal = turn.next_ordinal();
-                self.exchange_record(&mut turn, &about(ordinal), wait)?;
-                (mapping.clone(), ordinal)
+                self.exchange_record(&mut turn, &about, wait)?;
+                mapping
             }
             None => {
                 let table = self.tables().take()?;
-                let ordinal = turn.next_ordinal();
-                let memories =
-                    self.exchange_memory(&mut turn, &about(ordinal), &backing.memory, wait)?;
+                let memories = self.exchange_memory(&mut turn, &about, &backing.memory, wait)?;
                 let bases: Vec<DevicePtr> = memories.iter().map(Memory::base).collect();
                 table.write(&bases, &self.pad_ptrs(), self.global_ranks());
                 let group = self.membership();
@@ -194,7 +192,7 @@ impl Group {
                 backing.keep(scope, mapping.clone());
                 let cache: Arc<dyn Forgets> = backing.clone();
                 self.remember(&cache);
-                (mapping, ordinal)
+                mapping
             }
         };
         let token = allocation.is_block().then(|| {
