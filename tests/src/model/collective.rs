@@ -74,7 +74,11 @@ impl Collective {
             Operation::Reduce => return None,
             Operation::Broadcast => inputs[self.root].clone(),
             Operation::AllGather => inputs.concat(),
-            Operation::ReduceScatter => self.part(&reduced(), rank, ranks),
+            Operation::ReduceScatter => {
+                let parts: Vec<_> =
+                    inputs.iter().map(|input| self.part(input, rank, ranks)).collect();
+                reduce(self.dtype, self.op, &parts)
+            }
             Operation::AllToAll => {
                 inputs.iter().flat_map(|input| self.part(input, rank, ranks)).collect()
             }
