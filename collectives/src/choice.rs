@@ -57,7 +57,14 @@ impl Algorithm {
     #[must_use]
     pub const fn of(operation: Operation) -> &'static [Algorithm] {
         match operation {
-            Operation::AllReduce => &[Algorithm::Packet, Algorithm::OneShot, Algorithm::TwoShot],
+            Operation::AllReduce | Operation::Reduce => {
+                &[Algorithm::Packet, Algorithm::OneShot, Algorithm::TwoShot]
+            }
+            Operation::AllGather
+            | Operation::ReduceScatter
+            | Operation::Broadcast
+            | Operation::AllToAll
+            | Operation::AllToAllNd => &[Algorithm::Packet, Algorithm::OneShot],
             _ => &[],
         }
     }

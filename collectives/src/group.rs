@@ -1,19 +1,54 @@
 //! The collectives of a group.
 
-use symmem_hal::types::{Element, ReduceOp};
+use symmem_hal::types::{Element, Rank, ReduceOp};
 use symmem_mem::{Group, View};
 
+use crate::all_gather::{AllGather, AllGatherError};
 use crate::all_reduce::{AllReduce, AllReduceError};
+use crate::all_to_all::{AllToAll, AllToAllError};
+use crate::broadcast::{Broadcast, BroadcastError};
 use crate::call::{Buffer, Call};
+use crate::reduce::{Reduce, ReduceError};
+use crate::reduce_scatter::{ReduceScatter, ReduceScatterError};
 
 /// The collectives of a [`Group`].
 ///
 /// The calls on views begin one: nothing happens before [`run`](Call::run) or [`on`](Call::on).
-/// Those on slices have happened when they return; they need a group of the host.
+/// They work in place unless told `into` where else the result goes; what "in place" means is said
+/// by each. Those on slices have happened when they return; they need a group of the host.
 pub trait Collectives {
-    /// All-reduce: every rank gets the element-wise reduction of all ranks' views, by sum and in
-    /// place unless told otherwise.
-    fn all_reduce<'a>(&'a self, input: &'a (impl AsRef<View> + ?Sized)) -> Call<'a, AllReduce<'a>>;
+    /// All-reduce: every rank gets the element-wise reduction of all ranks' views, by sum unless
+    /// told otherwise.
+    fn all_reduce<'a>(&'a self, x: &'a (impl AsRef<View> + ?Sized)) -> Call<'a, AllReduce<'a>>;
+
+    /// All-gather: every rank gets the blocks of all ranks, in rank order.
+    ///
+    /// In place, the view holds a block for each rank, of which this rank's is its own.
+    fn all_gather<'a>(&'a self, x: &'a (impl AsRef<View> + ?Sized)) -> Call<'a, AllGather<'a>>;
+
+    /// Reduce-scatter: every rank gets its block of the element-wise reduction of all ranks' views,
+    /// by sum unless told otherwise.
+    ///
+    /// In place, this rank's block of the view is replaced by the result. The other blocks stay.
+    fn reduce_scatter<'a>(
+        &'a self,
+        x: &'a (impl AsRef<View> + ?Sized),
+    ) -> Call<'a, ReduceScatter<'a>>;
+
+    /// Broadcast: every rank gets what the root has.
+    fn broadcast<'a>(
+        &'a self,
+        x: &'a (impl AsRef<View> + ?Sized),
+        root: Rank,
+    ) -> Call<'a, Broadcast<'a>>;
+
+    /// Reduce: the root gets the element-wise reduction of all ranks' views, by sum unless told
+    /// otherwise. The other ranks' memory stays as it is.
+    fn reduce<'a>(&'a self, x: &'a (impl AsRef<View> + ?Sized), root: Rank)
+    -> Call<'a, Reduce<'a>>;
+
+    /// All-to-all: block r of rank s's view becomes block s of rank r's.
+    fn all_to_all<'a>(&'a self, x: &'a (impl AsRef<View> + ?Sized)) -> Call<'a, AllToAll<'a>>;
 
     /// As [`all_reduce`](Self::all_reduce), from a slice into another of equal length.
     ///
@@ -37,12 +72,100 @@ pub trait Collectives {
         data: &mut [T],
         op: ReduceOp,
     ) -> Result<(), AllReduceError>;
+
+    /// As [`all_gather`](Self::all_gather), from this rank's block into a slice of all blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`AllGatherError`].
+    fn all_gather_slice<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+    ) -> Result<(), AllGatherError>;
+
+    /// As [`reduce_scatter`](Self::reduce_scatter), from a slice of all blocks into this rank's.
+    ///
+    /// # Errors
+    ///
+    /// [`ReduceScatterError`].
+    fn reduce_scatter_slice<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        op: ReduceOp,
+    ) -> Result<(), ReduceScatterError>;
+
+    /// As [`broadcast`](Self::broadcast), from the root's slice into all others.
+    ///
+    /// # Errors
+    ///
+    /// [`BroadcastError`].
+    fn broadcast_slice<T: Element>(&self, data: &mut [T], root: Rank)
+    -> Result<(), BroadcastError>;
+
+    /// As [`reduce`](Self::reduce), into the root's slice.
+    ///
+    /// # Errors
+    ///
+    /// [`ReduceError`].
+    fn reduce_slice<T: Element>(
+        &self,
+        data: &mut [T],
+        root: Rank,
+        op: ReduceOp,
+    ) -> Result<(), ReduceError>;
+
+    /// As [`all_to_all`](Self::all_to_all), from a slice into another of equal length.
+    ///
+    /// # Errors
+    ///
+    /// [`AllToAllError`].
+    fn all_to_all_slice<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+    ) -> Result<(), AllToAllError>;
 }
 
 impl Collectives for Group {
-    fn all_reduce<'a>(&'a self, input: &'a (impl AsRef<View> + ?Sized)) -> Call<'a, AllReduce<'a>> {
-        let view = Buffer::of(input.as_ref());
-        Call::new(self, AllReduce::new(view, view, ReduceOp::Sum))
+    fn all_reduce<'a>(&'a self, x: &'a (impl AsRef<View> + ?Sized)) -> Call<'a, AllReduce<'a>> {
+        let x = Buffer::of(x.as_ref());
+        Call::new(self, AllReduce::new(x, x, ReduceOp::Sum))
+    }
+
+    fn all_gather<'a>(&'a self, x: &'a (impl AsRef<View> + ?Sized)) -> Call<'a, AllGather<'a>> {
+        Call::new(self, AllGather::new(Buffer::of(x.as_ref()), None))
+    }
+
+    fn reduce_scatter<'a>(
+        &'a self,
+        x: &'a (impl AsRef<View> + ?Sized),
+    ) -> Call<'a, ReduceScatter<'a>> {
+        Call::new(self, ReduceScatter::new(Buffer::of(x.as_ref()), None, ReduceOp::Sum))
+    }
+
+    fn broadcast<'a>(
+        &'a self,
+        x: &'a (impl AsRef<View> + ?Sized),
+        root: Rank,
+    ) -> Call<'a, Broadcast<'a>> {
+        let x = Buffer::of(x.as_ref());
+        Call::new(self, Broadcast::new(x, x, root))
+    }
+
+    fn reduce<'a>(
+        &'a self,
+        x: &'a (impl AsRef<View> + ?Sized),
+        root: Rank,
+    ) -> Call<'a, Reduce<'a>> {
+        let x = Buffer::of(x.as_ref());
+        Call::new(self, Reduce::new(x, x, root, ReduceOp::Sum))
+    }
+
+    fn all_to_all<'a>(&'a self, x: &'a (impl AsRef<View> + ?Sized)) -> Call<'a, AllToAll<'a>> {
+        let x = Buffer::of(x.as_ref());
+        Call::new(self, AllToAll::new(x, x))
     }
 
     fn all_reduce_slice<T: Element>(
@@ -62,5 +185,52 @@ impl Collectives for Group {
     ) -> Result<(), AllReduceError> {
         let data = Buffer::slice_mut(data);
         Call::new(self, AllReduce::new(data, data, op)).run()
+    }
+
+    fn all_gather_slice<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+    ) -> Result<(), AllGatherError> {
+        let (input, output) = (Buffer::slice(input), Buffer::slice_mut(output));
+        Call::new(self, AllGather::new(input, Some(output))).run()
+    }
+
+    fn reduce_scatter_slice<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        op: ReduceOp,
+    ) -> Result<(), ReduceScatterError> {
+        let (input, output) = (Buffer::slice(input), Buffer::slice_mut(output));
+        Call::new(self, ReduceScatter::new(input, Some(output), op)).run()
+    }
+
+    fn broadcast_slice<T: Element>(
+        &self,
+        data: &mut [T],
+        root: Rank,
+    ) -> Result<(), BroadcastError> {
+        let data = Buffer::slice_mut(data);
+        Call::new(self, Broadcast::new(data, data, root)).run()
+    }
+
+    fn reduce_slice<T: Element>(
+        &self,
+        data: &mut [T],
+        root: Rank,
+        op: ReduceOp,
+    ) -> Result<(), ReduceError> {
+        let data = Buffer::slice_mut(data);
+        Call::new(self, Reduce::new(data, data, root, op)).run()
+    }
+
+    fn all_to_all_slice<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+    ) -> Result<(), AllToAllError> {
+        let (input, output) = (Buffer::slice(input), Buffer::slice_mut(output));
+        Call::new(self, AllToAll::new(input, output)).run()
     }
 }

@@ -43,17 +43,27 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod all_gather;
 mod all_reduce;
+mod all_to_all;
+mod broadcast;
 mod call;
 mod choice;
 mod group;
 mod host;
 pub mod numerics;
+mod reduce;
+mod reduce_scatter;
 
+pub use all_gather::{AllGather, AllGatherError};
 pub use all_reduce::{AllReduce, AllReduceError};
+pub use all_to_all::{AllToAll, AllToAllError};
+pub use broadcast::{Broadcast, BroadcastError};
 pub use call::{Call, CallError, Collective};
 pub use choice::Algorithm;
 pub use group::Collectives;
+pub use reduce::{Reduce, ReduceError};
+pub use reduce_scatter::{ReduceScatter, ReduceScatterError};
 pub use symmem_hal as hal;
 pub use symmem_hal::types::ReduceOp;
 pub use symmem_mem as mem;

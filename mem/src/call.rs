@@ -13,6 +13,20 @@ use symmem_hal::types::{DType, ReduceOp};
 pub enum Operation {
     /// Element-wise reduction whose result every rank gets.
     AllReduce = 1,
+    /// Every rank gets the blocks of all ranks.
+    AllGather = 2,
+    /// Element-wise reduction of which every rank gets a block.
+    ReduceScatter = 3,
+    /// Every rank gets what one rank has.
+    Broadcast = 4,
+    /// Element-wise reduction whose result one rank gets.
+    Reduce = 5,
+    /// Every rank sends each rank a block.
+    AllToAll = 6,
+    /// Element-wise reduction of uneven blocks, each of which one rank gets.
+    ReduceScatterOffset = 7,
+    /// An all-to-all that moves one dimension of a tensor into another.
+    AllToAllNd = 8,
     /// An operation of a layer that this library does not have.
     Custom = 255,
 }
@@ -23,6 +37,13 @@ impl Operation {
     pub const fn name(self) -> &'static str {
         match self {
             Operation::AllReduce => "all_reduce",
+            Operation::AllGather => "all_gather",
+            Operation::ReduceScatter => "reduce_scatter",
+            Operation::Broadcast => "broadcast",
+            Operation::Reduce => "reduce",
+            Operation::AllToAll => "all_to_all",
+            Operation::ReduceScatterOffset => "reduce_scatter_offset",
+            Operation::AllToAllNd => "all_to_all_nd",
             Operation::Custom => "custom operation",
         }
     }
@@ -32,6 +53,13 @@ impl Operation {
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             1 => Some(Operation::AllReduce),
+            2 => Some(Operation::AllGather),
+            3 => Some(Operation::ReduceScatter),
+            4 => Some(Operation::Broadcast),
+            5 => Some(Operation::Reduce),
+            6 => Some(Operation::AllToAll),
+            7 => Some(Operation::ReduceScatterOffset),
+            8 => Some(Operation::AllToAllNd),
             255 => Some(Operation::Custom),
             _ => None,
         }

@@ -3,9 +3,9 @@
 
 use symmem_hal::LaunchContext;
 
-use crate::host::{Roles, kernel, reduce};
+use crate::host::{Roles, kernel, reduction};
 
 pub(crate) unsafe fn run(context: &LaunchContext<'_>, args: *const u8) {
     // SAFETY: this kernel's arguments are a Plan (KERNELS).
-    unsafe { kernel(context, args, |work| reduce(work, Roles::ALL)) };
+    unsafe { kernel(context, args, |work| reduction(work, Roles::ALL)) };
 }

@@ -2,7 +2,7 @@
 
 pub(crate) mod host;
 
-use symmem_hal::types::ReduceOp;
+use symmem_hal::types::{Bytes, ReduceOp};
 use symmem_mem::call::Operation;
 use symmem_mem::{Failure, Group, View};
 
@@ -74,18 +74,9 @@ impl Collective for AllReduce<'_> {
         input.contiguous()?;
         output.contiguous()?;
         input.same_or_apart(&output)?;
-        Ok(Request {
-            operation: Operation::AllReduce,
-            op: Some(op),
-            root: None,
-            input,
-            output,
-            is_receiver: true,
-            geometry: Geometry::whole(input.bytes()),
-            shape: [input.count(), 0, 0],
-            input_step: 0,
-            is_written_by_peers: false,
-            is_staged: false,
-        })
+        let geometry = Geometry::flat(input.bytes(), Bytes::ZERO, Bytes::ZERO);
+        let shape = [input.count(), 0, 0];
+        let request = Request::new(Operation::AllReduce, input, output, geometry, shape);
+        Ok(Request { op: Some(op), ..request })
     }
 }

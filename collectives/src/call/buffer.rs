@@ -3,12 +3,13 @@
 use core::marker::PhantomData;
 
 use symmem_hal::DevicePtr;
-use symmem_hal::types::{BackendKind, Bytes, DType, Element};
+use symmem_hal::types::{BackendKind, Bytes, DType, Element, Layout};
 use symmem_mem::View;
 
 use super::CallError;
 
-/// A range of elements that a call reads or writes: a view, or a slice borrowed for the call.
+/// A range of elements that a call reads or writes: a view, or a slice borrowed for the call, or a
+/// block of either.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffer<'a> {
     ptr: DevicePtr,
@@ -16,14 +17,26 @@ pub struct Buffer<'a> {
     dtype: DType,
     /// `None` for a slice, which no peer can reach and which lives as long as the call only.
     view: Option<&'a View>,
+    /// Bytes from where the view begins to where this does.
+    skipped: Bytes,
+    /// Bytes from the first element to one past the last.
+    extent: Bytes,
     borrow: PhantomData<&'a [u8]>,
 }
 
 impl<'a> Buffer<'a> {
     /// A view of any layout.
     pub(crate) fn of(view: &'a View) -> Self {
-        let (ptr, count, dtype) = (view.ptr(), view.count(), view.dtype());
-        Buffer { ptr, count, dtype, view: Some(view), borrow: PhantomData }
+        let extent = view.layout().extent().saturating_mul(view.dtype().size() as u64);
+        Buffer {
+            ptr: view.ptr(),
+            count: view.count(),
+            dtype: view.dtype(),
+            view: Some(view),
+            skipped: Bytes::ZERO,
+            extent: Bytes(extent),
+            borrow: PhantomData,
+        }
     }
 
     /// What a call reads.
@@ -42,8 +55,18 @@ impl<'a> Buffer<'a> {
             count: count as u64,
             dtype: T::DTYPE,
             view: None,
+            skipped: Bytes::ZERO,
+            extent: Bytes::from(count * size_of::<T>()),
             borrow: PhantomData,
         }
+    }
+
+    /// Block `index` of a buffer without gaps that holds several of `count` elements.
+    pub(crate) fn block(&self, index: usize, count: u64) -> Self {
+        let size = self.dtype.size() as u64;
+        let skipped = Bytes(index as u64 * count * size);
+        let ptr = self.ptr.checked_add(skipped).unwrap_or(DevicePtr::NULL);
+        Buffer { ptr, count, skipped, extent: Bytes(count * size), ..*self }
     }
 
     pub(crate) fn ptr(&self) -> DevicePtr {
@@ -66,10 +89,19 @@ impl<'a> Buffer<'a> {
         self.view
     }
 
-    /// Bytes from the first element to one past the last.
+    /// Shape and strides; a slice has one dimension.
+    pub(crate) fn layout(&self) -> Layout {
+        self.view.map_or_else(|| Layout::flat(self.count), |view| view.layout().clone())
+    }
+
     pub(crate) fn extent(&self) -> Bytes {
-        let elements = self.view.map_or(self.count, |view| view.layout().extent());
-        Bytes(elements.saturating_mul(self.dtype.size() as u64))
+        self.extent
+    }
+
+    /// Where it begins in its allocation; 0 for a slice.
+    pub(crate) fn offset(&self) -> Bytes {
+        let view = self.view.map_or(0, |view| view.offset().get());
+        Bytes(view + self.skipped.get())
     }
 
     pub(crate) fn contiguous(&self) -> Result<(), CallError> {
@@ -91,10 +123,13 @@ impl<'a> Buffer<'a> {
 
     /// That the two share no byte. Slices are Rust's to keep apart.
     pub(crate) fn apart(&self, other: &Buffer<'_>) -> Result<(), CallError> {
-        match (self.view, other.view) {
-            (Some(a), Some(b)) if a.overlaps(b) => Err(CallError::Overlap),
-            _ => Ok(()),
+        let range = |b: &Buffer<'_>| (b.ptr.get(), b.ptr.get().saturating_add(b.extent.get()));
+        let ((a, a_end), (b, b_end)) = (range(self), range(other));
+        let backend = |b: &Buffer<'_>| b.view.map(|view| view.memory().backend());
+        if backend(self) == backend(other) && a < b_end && b < a_end {
+            return Err(CallError::Overlap);
         }
+        Ok(())
     }
 
     /// That the two share no byte, or begin at the same one.

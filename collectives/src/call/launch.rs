@@ -48,9 +48,8 @@ impl Symmetric {
     /// The input, if it is symmetric memory; else the output, where peers may write it.
     fn of(group: &Group, request: &Request<'_>) -> Option<Self> {
         let of = |buffer: &super::Buffer<'_>, access, before: u64| {
-            let view = buffer.view()?;
-            let (ordinal, peers) = group.mapping(view)?;
-            let offset = Bytes(view.offset().get().wrapping_sub(before));
+            let (ordinal, peers) = group.mapping(buffer.view()?)?;
+            let offset = Bytes(buffer.offset().get().wrapping_sub(before));
             Some(Symmetric { access, ordinal, offset, peers })
         };
         let before = request.input_step * group.rank().index() as u64;

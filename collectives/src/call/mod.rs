@@ -57,19 +57,43 @@ pub struct Request<'a> {
     /// Group rank.
     pub(crate) root: Option<usize>,
     pub(crate) input: Buffer<'a>,
-    /// Not used where `is_receiver` is false.
+    /// The input, where this rank gets no result.
     pub(crate) output: Buffer<'a>,
-    /// Whether this rank gets a result.
     pub(crate) is_receiver: bool,
     pub(crate) geometry: Geometry,
     /// Numbers that determine the geometry, in elements, equal on every rank.
     pub(crate) shape: [u64; 3],
-    /// How much further into symmetric memory each next rank's input begins.
+    /// How many bytes further into symmetric memory each next rank's input begins.
     pub(crate) input_step: u64,
     /// Whether peers may write the output where it lies, should the input be out of their reach.
     pub(crate) is_written_by_peers: bool,
     /// Whether peers may reach neither, since one replaces the other.
     pub(crate) is_staged: bool,
+}
+
+impl<'a> Request<'a> {
+    /// A call in which each of `input` and `output` holds a part for all ranks, or one for each.
+    pub(crate) fn new(
+        operation: Operation,
+        input: Buffer<'a>,
+        output: Buffer<'a>,
+        geometry: Geometry,
+        shape: [u64; 3],
+    ) -> Self {
+        Request {
+            operation,
+            op: None,
+            root: None,
+            input,
+            output,
+            is_receiver: true,
+            geometry,
+            shape,
+            input_step: 0,
+            is_written_by_peers: false,
+            is_staged: false,
+        }
+    }
 }
 
 impl<'a, O: Collective> Call<'a, O> {

@@ -75,10 +75,10 @@ pub(crate) struct Pitch {
 }
 
 impl Geometry {
-    /// One run for all ranks, and one from all.
-    pub(crate) fn whole(bytes: Bytes) -> Self {
-        let pitch = Pitch::flat(0, bytes);
-        Geometry { rows: 1, row: bytes.get(), input: pitch, output: pitch }
+    /// A part without gaps for each rank and from each, or one for all where a step is 0.
+    pub(crate) fn flat(part: Bytes, input_step: Bytes, output_step: Bytes) -> Self {
+        let pitch = |step: Bytes| Pitch { step: step.get(), stride: part.get() };
+        Geometry { rows: 1, row: part.get(), input: pitch(input_step), output: pitch(output_step) }
     }
 
     /// Bytes of one part.
@@ -89,12 +89,5 @@ impl Geometry {
     /// Parts of the input that differ.
     pub(crate) fn slots(&self, world: usize) -> usize {
         if self.input.step == 0 { 1 } else { world }
-    }
-}
-
-impl Pitch {
-    /// Of parts that have no gaps.
-    pub(crate) fn flat(step: u64, row: Bytes) -> Self {
-        Pitch { step, stride: row.get() }
     }
 }

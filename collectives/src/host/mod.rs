@@ -7,26 +7,46 @@
 //! Pieces and slices are multiples of 128 bytes from the logical start, functions of the count and
 //! the agreed workspace alone.
 
+mod exchange;
 mod parts;
 mod reduction;
 mod staged;
 mod work;
 
-use symmem_hal::{Kernel, KernelSet};
+use symmem_hal::{HostFn, Kernel, KernelSet};
 use symmem_mem::call::Operation;
 
-use crate::all_reduce;
 use crate::call::Plan;
+use crate::{all_gather, all_reduce, all_to_all, broadcast, reduce, reduce_scatter};
 
-pub(crate) use reduction::reduce;
+pub(crate) use exchange::exchange;
+pub(crate) use reduction::reduction;
 pub(crate) use staged::Roles;
 pub(crate) use work::{Work, kernel};
 
 /// The operations of this crate, in the order of their codes.
-pub(crate) const OPERATIONS: [Operation; 1] = [Operation::AllReduce];
+pub(crate) const OPERATIONS: [Operation; 6] = [
+    Operation::AllReduce,
+    Operation::AllGather,
+    Operation::ReduceScatter,
+    Operation::Broadcast,
+    Operation::Reduce,
+    Operation::AllToAll,
+];
+
+const fn kernel_of(operation: Operation, host: HostFn) -> Kernel {
+    Kernel { name: operation.name(), args: size_of::<Plan>(), host }
+}
 
 /// The kernels of this crate.
 pub(crate) static KERNELS: KernelSet = KernelSet {
     name: "symmem-collectives",
-    kernels: &[Kernel { name: "all_reduce", args: size_of::<Plan>(), host: all_reduce::host::run }],
+    kernels: &[
+        kernel_of(Operation::AllReduce, all_reduce::host::run),
+        kernel_of(Operation::AllGather, all_gather::host::run),
+        kernel_of(Operation::ReduceScatter, reduce_scatter::host::run),
+        kernel_of(Operation::Broadcast, broadcast::host::run),
+        kernel_of(Operation::Reduce, reduce::host::run),
+        kernel_of(Operation::AllToAll, all_to_all::host::run),
+    ],
 };

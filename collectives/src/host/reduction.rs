@@ -21,7 +21,7 @@ const TILE: usize = 256;
 struct Tile([u8; TILE + 8]);
 
 /// Reduces, for each reader, the part of every rank's input that is meant for it.
-pub(crate) fn reduce(work: &Work<'_>, roles: Roles) -> Result<(), Ended> {
+pub(crate) fn reduction(work: &Work<'_>, roles: Roles) -> Result<(), Ended> {
     let reduction = Reduction { work, reducer: work.reducer().ok_or(Ended)?, roles };
     if work.world == 1 {
         reduction.fold(&[work.input_part(0)], 0, work.part);

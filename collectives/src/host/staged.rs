@@ -16,6 +16,16 @@ impl Roles {
     /// Every rank has data for every rank.
     pub(crate) const ALL: Roles = Roles { sources: Peers::All, readers: Peers::All };
 
+    /// One rank has data for all.
+    pub(crate) const fn from(root: usize) -> Self {
+        Roles { sources: Peers::One(root), readers: Peers::All }
+    }
+
+    /// Every rank has data for one.
+    pub(crate) const fn to(root: usize) -> Self {
+        Roles { sources: Peers::All, readers: Peers::One(root) }
+    }
+
     /// Whom the data of a rank goes to.
     pub(crate) fn feeds(self, me: usize) -> Peers<'static> {
         if self.sources.contains(me) { self.readers } else { Peers::None }

@@ -115,6 +115,10 @@ impl<'a> Work<'a> {
         self.plan.access == access as u32
     }
 
+    pub(crate) fn root(&self) -> usize {
+        self.plan.root as usize
+    }
+
     pub(crate) fn reducer(&self) -> Option<Reducer> {
         let dtype = DType::from_code(u8::try_from(self.plan.dtype).ok()?)?;
         let op = ReduceOp::from_code(u8::try_from(self.plan.op).ok()?)?;
@@ -194,7 +198,7 @@ impl<'a> Work<'a> {
 
     /// All other ranks among `peers`, from the one after this on, so that ranks do not all reach
     /// for one rank's memory at once.
-    pub(crate) fn others(&self, peers: Peers<'a>) -> impl Iterator<Item = usize> + use<'a> {
+    pub(crate) fn others(&self, peers: Peers<'static>) -> impl Iterator<Item = usize> + use<> {
         let (me, world) = (self.me, self.world);
         (1..world).map(move |i| (me + i) % world).filter(move |rank| peers.contains(*rank))
     }

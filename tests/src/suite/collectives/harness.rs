@@ -1,15 +1,16 @@
-//! An all-reduce with everything around it that can be looked at.
+//! A collective with everything around it that can be looked at.
 
 use symmem_collectives::{Algorithm, Call, CallError, Collective, Collectives as _};
 use symmem_hal::types::{Bytes, DType, Layout, ReduceOp};
 use symmem_hal::{Stream, SyncError};
+use symmem_mem::call::Operation;
 use symmem_mem::{Allocation, Failure, Group, View};
 use symmem_sync::Lanes as _;
 
-use crate::model::reduce::reduce;
+use super::data::random;
+use crate::model::collective::{self, Shape};
 use crate::runner::{Context, PATIENT, TestError, Verdict};
 use crate::suite::sync::{behind, stream_of};
-use crate::support::random::Random;
 use crate::{check, check_eq};
 
 /// Bytes before and after each view that nobody may touch.
@@ -18,12 +19,16 @@ const GUARD: u64 = 256;
 /// What lies there, and in outputs before they are written.
 const POISON: u8 = 0xa5;
 
-/// One all-reduce to be checked.
+/// One collective to be checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
+    pub operation: Operation,
     pub dtype: DType,
     pub op: ReduceOp,
+    /// Elements of a part: what one rank has for one other, or for all.
     pub count: u64,
+    pub shape: Shape,
+    pub root: usize,
     pub algorithm: Algorithm,
     pub placement: Placement,
     /// Where input and output begin, in elements from an aligned address.
@@ -41,32 +46,65 @@ pub(super) enum Placement {
     Symmetric,
     /// The same symmetric memory.
     SymmetricInPlace,
+    /// The output in symmetric memory.
+    SymmetricOutput,
 }
 
 impl Placement {
-    pub(super) const ALL: [Placement; 4] =
-        [Placement::Apart, Placement::InPlace, Placement::Symmetric, Placement::SymmetricInPlace];
+    pub(super) const ALL: [Placement; 5] = [
+        Placement::Apart,
+        Placement::InPlace,
+        Placement::Symmetric,
+        Placement::SymmetricInPlace,
+        Placement::SymmetricOutput,
+    ];
 
-    fn is_in_place(self) -> bool {
+    /// One of all, by number.
+    pub(super) fn number(n: usize) -> Self {
+        Self::ALL[n % Self::ALL.len()]
+    }
+
+    pub(super) fn is_in_place(self) -> bool {
         matches!(self, Placement::InPlace | Placement::SymmetricInPlace)
     }
 }
 
 impl Case {
-    /// A sum of f32, apart, by the algorithm of the table.
+    /// An all-reduce, apart, by the algorithm of the table.
     pub(super) const fn new(dtype: DType, op: ReduceOp, count: u64) -> Self {
+        Self::of(Operation::AllReduce, dtype, op, count)
+    }
+
+    /// A flat collective from or to rank 0, apart, by the algorithm of the table.
+    pub(super) const fn of(operation: Operation, dtype: DType, op: ReduceOp, count: u64) -> Self {
         Case {
+            operation,
             dtype,
             op,
             count,
+            shape: Shape::Flat,
+            root: 0,
             algorithm: Algorithm::Auto,
             placement: Placement::Apart,
             offsets: (0, 0),
         }
     }
 
-    fn bytes(&self) -> u64 {
-        self.count * self.dtype.size() as u64
+    /// Whether it can be done there.
+    fn can_be(&self, placement: Placement) -> bool {
+        self.shape == Shape::Flat || !placement.is_in_place()
+    }
+
+    /// Elements of input and output.
+    fn elements(&self, ranks: u64) -> (u64, u64) {
+        let (input, output) = collective::parts(self.operation, ranks);
+        (input * self.count, output * self.count)
+    }
+
+    /// Bytes of the larger of a rank's buffers.
+    pub(super) fn bytes(&self, ranks: usize) -> u64 {
+        let (input, output) = self.elements(ranks as u64);
+        input.max(output) * self.dtype.size() as u64
     }
 }
 
@@ -79,6 +117,14 @@ pub(super) struct Bench<'c> {
     symmetric: [Allocation; 2],
     bytes: u64,
     cases: std::cell::Cell<u64>,
+}
+
+/// The memory of one case.
+struct Place {
+    /// Both buffers in place, else the input.
+    whole: View,
+    input: View,
+    output: View,
 }
 
 impl<'c> Bench<'c> {
@@ -97,11 +143,13 @@ impl<'c> Bench<'c> {
         Ok(Bench { context, group, stream, private, symmetric, bytes, cases })
     }
 
-    /// The algorithms that can take this many bytes: the table's choice and each by name.
-    pub(super) fn algorithms(&self, bytes: u64) -> Result<Vec<Algorithm>, TestError> {
+    /// The algorithms that can take a case: the table's choice and each by name.
+    pub(super) fn algorithms(&self, case: &Case) -> Result<Vec<Algorithm>, TestError> {
         let packets = self.group.lane()?.layout().packet_capacity().get();
-        let fits = |a: &Algorithm| *a != Algorithm::Packet || bytes <= packets;
-        Ok(Algorithm::ALL.into_iter().filter(fits).collect())
+        let sent = case.elements(self.context.size() as u64).0 * case.dtype.size() as u64;
+        let named = Algorithm::of(case.operation).iter().copied();
+        let fitting = named.filter(|a| *a != Algorithm::Packet || sent <= packets);
+        Ok([Algorithm::Auto].into_iter().chain(fitting).collect())
     }
 
     /// Runs a case on fresh random data by every algorithm that can take it.
@@ -113,10 +161,11 @@ impl<'c> Bench<'c> {
     /// All must come to the one result.
     pub(super) fn check_placed(&self, case: Case, placements: &[Placement]) -> Verdict {
         let inputs = self.inputs(&case);
-        let expected = reduce(case.dtype, case.op, &inputs);
-        for algorithm in self.algorithms(case.bytes())? {
+        let expected = self.expected(&case, &inputs);
+        for algorithm in self.algorithms(&case)? {
             for &placement in placements {
-                self.run(Case { algorithm, placement, ..case }, &inputs, &expected)?;
+                let case = Case { algorithm, placement, ..case };
+                self.run(case, &inputs, expected.as_deref())?;
             }
         }
         Ok(())
@@ -129,7 +178,7 @@ impl<'c> Bench<'c> {
 
     /// Runs a case on given data, by rank.
     pub(super) fn check_inputs(&self, case: Case, inputs: &[Vec<u8>]) -> Verdict {
-        self.run(case, inputs, &reduce(case.dtype, case.op, inputs))
+        self.run(case, inputs, self.expected(&case, inputs).as_deref())
     }
 
     /// What each rank puts into the next case.
@@ -137,45 +186,125 @@ impl<'c> Bench<'c> {
         let number = self.cases.get();
         self.cases.set(number + 1);
         let seed = self.context.seed();
-        let ranks = 0..self.context.size() as u64;
-        ranks.map(|rank| random(case.dtype, case.count, seed, number, rank)).collect()
+        let ranks = self.context.size() as u64;
+        let count = case.elements(ranks).0;
+        (0..ranks).map(|rank| random(case.dtype, count, seed, number, rank)).collect()
+    }
+
+    /// What this rank is to get; `None` for nothing at all.
+    fn expected(&self, case: &Case, inputs: &[Vec<u8>]) -> Option<Vec<u8>> {
+        let collective = collective::Collective {
+            operation: case.operation,
+            dtype: case.dtype,
+            op: case.op,
+            shape: case.shape,
+            root: case.root,
+        };
+        collective.output(self.context.rank(), inputs)
     }
 
     /// Runs a case and looks at every byte that it may and may not have touched.
-    fn run(&self, case: Case, inputs: &[Vec<u8>], expected: &[u8]) -> Verdict {
+    fn run(&self, case: Case, inputs: &[Vec<u8>], expected: Option<&[u8]>) -> Verdict {
+        if !case.can_be(case.placement) {
+            return Ok(());
+        }
         self.context.step(format_args!("{case:?}"));
         let mine = &inputs[self.context.rank()];
-        let (input, output) = self.views(&case)?;
-        self.poison(&input)?;
-        self.poison(&output)?;
-        write(&input, mine)?;
-        let operation = self.group.all_reduce(&input).into(&output);
-        run(operation.op(case.op).algorithm(case.algorithm), &self.stream)?;
-        self.compare(&case, &output, expected)?;
-        if !case.placement.is_in_place() {
-            check!(read(&input)? == *mine, "{case:?}: the input has changed");
-            self.check_guards(&case, "input", &input)?;
+        let place = self.place(&case)?;
+        self.poison(&place.whole)?;
+        self.poison(&place.output)?;
+        write(&place.input, mine)?;
+        self.issue(&case, &place)?;
+        if case.placement.is_in_place() {
+            let mut memory = vec![POISON; place.whole.bytes().get() as usize];
+            let start = |view: &View| (view.offset().get() - place.whole.offset().get()) as usize;
+            memory[start(&place.input)..][..mine.len()].copy_from_slice(mine);
+            if let Some(expected) = expected {
+                memory[start(&place.output)..][..expected.len()].copy_from_slice(expected);
+            }
+            self.compare(&case, &place.whole, &memory)?;
+            return self.check_guards(&case, "memory", &place.whole);
         }
-        self.check_guards(&case, "output", &output)
+        match expected {
+            Some(expected) => self.compare(&case, &place.output, expected)?,
+            None => {
+                let untouched = read(&place.output)?.iter().all(|b| *b == POISON);
+                check!(untouched, "{case:?}: a rank that gets nothing was written to");
+            }
+        }
+        check!(read(&place.input)? == *mine, "{case:?}: the input has changed");
+        self.check_guards(&case, "input", &place.input)?;
+        self.check_guards(&case, "output", &place.output)
     }
 
-    /// Input and output of a case, both as views of its type.
-    fn views(&self, case: &Case) -> Result<(View, View), TestError> {
-        let size = case.dtype.size() as u64;
-        check!(case.bytes() <= self.bytes, "{case:?} does not fit in {} bytes", self.bytes);
-        let [input, output] = match case.placement {
-            Placement::Apart | Placement::InPlace => &self.private,
-            Placement::Symmetric | Placement::SymmetricInPlace => &self.symmetric,
-        };
-        let view = |allocation, offset| {
-            let offset = Bytes::new(GUARD + offset * size);
-            View::new(allocation, offset, case.dtype, Layout::flat(case.count))
-        };
-        let input = view(input, case.offsets.0)?;
-        if case.placement.is_in_place() {
-            return Ok((input.clone(), input));
+    fn issue(&self, case: &Case, place: &Place) -> Verdict {
+        let Bench { group, stream, .. } = self;
+        let Place { whole, input, output } = place;
+        let root = group.rank_at(case.root)?;
+        // In private memory in place as it is by default, else in so many words.
+        let implied = case.placement == Placement::InPlace;
+        let (op, by) = (case.op, case.algorithm);
+        match case.operation {
+            Operation::AllReduce => {
+                let call = group.all_reduce(input).op(op).algorithm(by);
+                run(if implied { call } else { call.into(output) }, stream)?;
+            }
+            Operation::AllGather => {
+                let call = group.all_gather(if implied { whole } else { input }).algorithm(by);
+                run(if implied { call } else { call.into(output) }, stream)?;
+            }
+            Operation::ReduceScatter => {
+                let call = group.reduce_scatter(input).op(op).algorithm(by);
+                let call = if case.shape == Shape::Flat { call } else { call.last_dim() };
+                run(if implied { call } else { call.into(output) }, stream)?;
+            }
+            Operation::Broadcast => {
+                let call = group.broadcast(input, root).algorithm(by);
+                run(if implied { call } else { call.into(output) }, stream)?;
+            }
+            Operation::Reduce => {
+                let call = group.reduce(input, root).op(op).algorithm(by);
+                run(if implied { call } else { call.into(output) }, stream)?;
+            }
+            Operation::AllToAll => {
+                let call = group.all_to_all(input).algorithm(by);
+                run(if implied { call } else { call.into(output) }, stream)?;
+            }
+            other => return Err(TestError::failed(format!("no harness for {other:?}"))),
         }
-        Ok((input, view(output, case.offsets.1)?))
+        Ok(())
+    }
+
+    /// Where the buffers of a case are, all as views of its type.
+    fn place(&self, case: &Case) -> Result<Place, TestError> {
+        let (size, ranks) = (case.dtype.size() as u64, self.context.size());
+        let bytes = case.bytes(ranks);
+        check!(bytes <= self.bytes, "{case:?} does not fit in {} bytes", self.bytes);
+        let [input, output] = match case.placement {
+            Placement::Apart | Placement::InPlace => [&self.private[0], &self.private[1]],
+            Placement::Symmetric | Placement::SymmetricInPlace => {
+                [&self.symmetric[0], &self.symmetric[1]]
+            }
+            Placement::SymmetricOutput => [&self.private[0], &self.symmetric[1]],
+        };
+        let view = |allocation, offset, layout| {
+            View::new(allocation, Bytes::new(GUARD + offset * size), case.dtype, layout)
+        };
+        let (inputs, outputs) = case.elements(ranks as u64);
+        if case.placement.is_in_place() {
+            let whole = view(input, case.offsets.0, Layout::flat(inputs.max(outputs)))?;
+            let block = |elements: u64| match elements == whole.count() {
+                true => Ok(whole.clone()),
+                false => whole.slice(self.context.rank() as u64 * elements, elements),
+            };
+            let (input, output) = (block(inputs)?, block(outputs)?);
+            return Ok(Place { whole, input, output });
+        }
+        let (from, to) = case.shape.layouts(case.count, ranks as u64)?;
+        let flat = (Layout::flat(inputs), Layout::flat(outputs));
+        let input = view(input, case.offsets.0, from.unwrap_or(flat.0))?;
+        let output = view(output, case.offsets.1, to.unwrap_or(flat.1))?;
+        Ok(Place { whole: input.clone(), input, output })
     }
 
     /// Fills a view and the guards around it.
@@ -258,67 +387,4 @@ pub(super) fn write(view: &View, bytes: &[u8]) -> Verdict {
     check_eq!(view.bytes(), Bytes::from(bytes.len()));
     view.memory().write(view.offset(), bytes)?;
     Ok(())
-}
-
-/// What a rank puts into a case: numbers of moderate size most of the time, so that sums mean
-/// something; at some indices any bits, or the values where rounding and signs go wrong.
-pub(super) fn random(dtype: DType, count: u64, seed: u64, case: u64, rank: u64) -> Vec<u8> {
-    let size = dtype.size();
-    let mut own = Random::new(seed, &[case, rank]);
-    let mut common = Random::new(seed, &[case, u64::MAX]);
-    let specials = specials(dtype);
-    let mut bytes = Vec::with_capacity(count as usize * size);
-    for _ in 0..count {
-        let code = match common.below(16) {
-            0 if own.below(2) == 0 => specials[own.below(specials.len() as u64) as usize],
-            1 => own.next(),
-            _ => moderate(dtype, own.next()),
-        };
-        bytes.extend_from_slice(&code.to_le_bytes()[..size]);
-    }
-    bytes
-}
-
-/// Sign, exponent and mantissa fields of a float type.
-fn fields(dtype: DType) -> Option<(u32, u32)> {
-    match dtype {
-        DType::F64 => Some((11, 52)),
-        DType::F32 => Some((8, 23)),
-        DType::F16 => Some((5, 10)),
-        DType::BF16 => Some((8, 7)),
-        DType::F8E4M3 => Some((4, 3)),
-        DType::F8E5M2 => Some((5, 2)),
-        _ => None,
-    }
-}
-
-/// Integers of any size; floats between 1/16 and 16 in magnitude.
-fn moderate(dtype: DType, random: u64) -> u64 {
-    let Some((exponent, mantissa)) = fields(dtype) else { return random };
-    let bias = (1u64 << (exponent - 1)) - 1;
-    let sign = (random >> 63) << (exponent + mantissa);
-    let field = bias - 4 + (random >> 60 & 7);
-    sign | field << mantissa | random & ((1 << mantissa) - 1)
-}
-
-/// Zeros, ones, the ends of each range of codes and what lies beside them, infinities and NaNs of
-/// either sign and payload.
-pub(super) fn specials(dtype: DType) -> Vec<u64> {
-    let bits = 8 * dtype.size() as u32;
-    let top = 1u64 << (bits - 1);
-    let mut codes = vec![0, 1, 2, 3, top - 1, top - 2];
-    if let Some((exponent, mantissa)) = fields(dtype) {
-        let unit = 1u64 << mantissa;
-        let bias = (1u64 << (exponent - 1)) - 1;
-        let infinity = ((1u64 << exponent) - 1) << mantissa;
-        codes.extend([unit - 1, unit, unit + 1, infinity - 1, infinity, infinity + 1]);
-        // A quiet NaN; 1, the numbers beside it, 2; half a unit in the last place of 1.
-        codes.extend([infinity | unit >> 1, infinity | unit >> 1 | 1]);
-        codes.extend([bias << mantissa, (bias << mantissa) + 1, (bias << mantissa) - 1]);
-        codes.extend([
-            (bias + 1) << mantissa,
-            bias.saturating_sub(u64::from(mantissa) + 1) << mantissa,
-        ]);
-    }
-    codes.iter().flat_map(|code| [*code, code | top]).collect()
 }

@@ -1,6 +1,7 @@
 //! The collectives layer.
 
 mod concurrency;
+mod data;
 mod epochs;
 mod failing;
 mod harness;
@@ -8,6 +9,7 @@ mod killed;
 mod local_errors;
 mod mismatches;
 mod offsets;
+mod operations;
 mod sizes;
 mod stub;
 mod values;
@@ -20,6 +22,7 @@ pub fn tests() -> Vec<Test> {
     [
         values::TESTS,
         sizes::TESTS,
+        operations::TESTS,
         offsets::TESTS,
         epochs::TESTS,
         concurrency::TESTS,

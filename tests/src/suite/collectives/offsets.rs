@@ -16,7 +16,7 @@ fn every_element_offset(context: &Context) -> Verdict {
         for input in 0..offsets {
             // The other end's offset runs against it, so that all differences of alignment occur.
             for output in [0, 1, offsets - 1 - input] {
-                let placement = Placement::ALL[input as usize % 4];
+                let placement = Placement::number(input as usize);
                 let case = Case { placement, ..Case::new(dtype, ReduceOp::Sum, 131) };
                 bench.check_all(Case { offsets: (input, output), ..case })?;
             }
@@ -30,7 +30,7 @@ fn offsets_in_large_views(context: &Context) -> Verdict {
     for (n, offsets) in [(1, 0), (3, 3), (7, 5), (16, 31)].into_iter().enumerate() {
         for (dtype, count) in [(DType::F8E5M2, 130_003), (DType::F16, 65_003), (DType::F32, 33_333)]
         {
-            let placement = Placement::ALL[n % 4];
+            let placement = Placement::number(n);
             let count = affordable(context, count);
             let case = Case { placement, ..Case::new(dtype, ReduceOp::Sum, count) };
             bench.check_all(Case { offsets, ..case })?;

@@ -4,7 +4,8 @@ use symmem_collectives::{Algorithm, AllReduceError, CallError, Collectives as _}
 use symmem_hal::types::{DType, ReduceOp};
 use symmem_mem::{Options, Tensor};
 
-use super::harness::{Bench, Case, Placement, affordable, random, run, specials};
+use super::data::{random, specials};
+use super::harness::{Bench, Case, Placement, affordable, run};
 use crate::model::reduce::reduce;
 use crate::runner::{Context, Test, Verdict, options};
 use crate::support::random::Random;
@@ -33,7 +34,7 @@ fn pairs() -> impl Iterator<Item = (DType, ReduceOp)> {
 fn every_type_by_every_operator(context: &Context) -> Verdict {
     let bench = Bench::new(context, context.group()?, 8 * 400)?;
     for (n, (dtype, op)) in pairs().enumerate() {
-        let placement = Placement::ALL[n % 4];
+        let placement = Placement::number(n);
         bench.check_all(Case { placement, ..Case::new(dtype, op, 397) })?;
     }
     Ok(())
@@ -61,7 +62,7 @@ fn combined(context: &Context, dtype: DType, codes: &[u64], count: u64) -> Vec<V
 fn by_every_operator(bench: &Bench<'_>, dtype: DType, inputs: &[Vec<u8>], count: u64) -> Verdict {
     for (n, op) in ReduceOp::ALL.into_iter().filter(|op| op.supports(dtype)).enumerate() {
         let algorithm = [Algorithm::TwoShot, Algorithm::OneShot][n % 2];
-        let placement = Placement::ALL[n % 4];
+        let placement = Placement::number(n);
         let case = Case { algorithm, placement, ..Case::new(dtype, op, count) };
         bench.check_inputs(case, inputs)?;
     }
