@@ -69,10 +69,11 @@ pub mod prelude {
     pub use symmem_hal::types::{Bytes, DType, Element, Layout, Rank, RankSet, bf16, f16};
     pub use symmem_hal::{CancelToken, Device, DevicePtr, Fault, Kind, Stream, StreamMode, Wait};
     pub use symmem_mem::{
-        Allocation, Completion, Determinism, Failure, Group, Options, SymmetricMemory, Tensor, View,
+        Allocation, Completion, Determinism, Failure, Group, MemoryPool, Options, SymmetricMemory,
+        Tensor, View,
     };
     #[cfg(feature = "sync")]
-    pub use symmem_sync::{Channel, Lanes, Signals};
+    pub use symmem_sync::{Channel, Lanes, Puts, Signals};
 }
 
 /// The README's program is a test.

@@ -3,6 +3,7 @@
 //! # Does
 //!
 //! - [`Signals`]: put and wait on slots that have PyTorch's layout, and a barrier, on channels.
+//! - [`Puts`]: data and its signal in one.
 //! - [`Lanes`]: where operations of the layers above run, one at a time, in one order across streams
 //!   and threads ([`Lane::issue`]).
 //! - [`protocol`]: the protocols themselves, as pure state machines over a word trait, with the models
@@ -58,11 +59,13 @@ pub mod host;
 mod lane;
 mod layout;
 pub mod protocol;
+mod puts;
 mod shared;
 mod signals;
 
 pub use lane::{Issue, Lane, LaneError, LaneScope, Lanes, LanesError};
 pub use layout::{Layout, WorkspaceTooSmall};
+pub use puts::{PutError, PutWithSignal, Puts};
 pub use shared::PrepareError;
 pub use signals::{Channel, Signal, SignalCall, SignalError, Signals};
 pub use symmem_hal as hal;

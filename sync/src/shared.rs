@@ -54,6 +54,7 @@ pub(crate) enum OrderKey {
 pub(crate) struct Functions {
     pub barrier: Function,
     pub put: Function,
+    pub put_with_signal: Function,
     pub wait: Function,
     pub reset: Function,
 }
@@ -122,6 +123,7 @@ impl Shared {
         let functions = Functions {
             barrier: module.function("barrier")?,
             put: module.function("put_signal")?,
+            put_with_signal: module.function("put_with_signal")?,
             wait: module.function("wait_signal")?,
             reset: module.function("reset_channel")?,
         };

@@ -18,8 +18,10 @@ use core::fmt;
 use std::sync::Arc;
 
 use symmem_hal::types::{Rank, RankSet};
-use symmem_hal::{Fault, KeepAlive, Kind, Launch, Launched, OrderError, Stream, SyncError, Wait};
-use symmem_mem::{Failure, Group, RankError, SymmetricMemory};
+use symmem_hal::{
+    Fault, Function, KeepAlive, Kind, Launch, Launched, OrderError, Stream, SyncError, Wait,
+};
+use symmem_mem::{Failure, Group, RankError, SymmetricMemory, View};
 
 use crate::host::SignalArgs;
 use crate::shared::{OrderKey, PrepareError, Shared};
@@ -46,17 +48,26 @@ pub enum SignalCall {
     Wait = 3,
     /// [`Signals::reset_channel`].
     Reset = 4,
+    /// [`Puts::put_with_signal`](crate::Puts::put_with_signal).
+    PutWithSignal = 5,
 }
 
 impl SignalCall {
-    const ALL: [SignalCall; 4] =
-        [SignalCall::Barrier, SignalCall::Put, SignalCall::Wait, SignalCall::Reset];
+    const ALL: [SignalCall; 5] = [
+        SignalCall::Barrier,
+        SignalCall::Put,
+        SignalCall::Wait,
+        SignalCall::Reset,
+        SignalCall::PutWithSignal,
+    ];
 
     /// What its wait is short of.
     fn lack(self, ranks: &RankSet) -> String {
         match self {
             SignalCall::Barrier | SignalCall::Reset => format!("ranks {ranks} did not come"),
-            SignalCall::Put => format!("rank {ranks} did not take the signal put before"),
+            SignalCall::Put | SignalCall::PutWithSignal => {
+                format!("rank {ranks} did not take the signal put before")
+            }
             SignalCall::Wait => format!("no signal from rank {ranks}"),
         }
     }
@@ -69,6 +80,7 @@ impl fmt::Display for SignalCall {
             SignalCall::Put => "put_signal",
             SignalCall::Wait => "wait_signal",
             SignalCall::Reset => "reset_channel",
+            SignalCall::PutWithSignal => "put_with_signal",
         })
     }
 }
@@ -293,11 +305,7 @@ impl<'a> Signal<'a> {
         let default = self.group.wait();
         let wait = self.wait.unwrap_or(&default);
         self.issue(shared, &shared.stream, wait)?;
-        if shared.stream.is_inline() {
-            return Ok(());
-        }
-        shared.drain(&shared.stream, wait)?;
-        shared.control().take_fault(self.channel).map_or(Ok(()), Err)
+        settle(shared, self.channel, wait)
     }
 
     /// Issues it on a stream. On an inline stream it has happened at return; on another,
@@ -314,10 +322,7 @@ impl<'a> Signal<'a> {
     }
 
     fn check(&self) -> Result<(), SignalError> {
-        let (channel, channels) = (self.channel, self.group.channels());
-        if channel.0 >= channels {
-            return Err(SignalError::ChannelOutOfRange { channel, channels });
-        }
+        check_channel(self.group, self.channel)?;
         if let Step::Put(peer) | Step::Wait(peer) = self.step {
             self.group.index_of(peer)?;
         }
@@ -341,31 +346,73 @@ impl<'a> Signal<'a> {
                 (OrderKey::Wait(channel, peer), functions.wait, peer)
             }
         };
-        let order = shared.order(key);
-        let turn = order.enter(stream, wait)?;
         let args = SignalArgs { table: shared.table, channel, peer };
-        let keep = || -> Vec<KeepAlive> { vec![shared.clone()] };
-        // SAFETY: the kernel takes SignalArgs; the table and the regions it leads to live as long
-        // as `shared`, which the group holds during an inline launch and `keep` holds for any other.
-        // Channel and peer are in range (`check`).
-        let launched = unsafe { stream.launch(Launch::keeping(function, &args, wait, &keep)) }?;
-        drop(turn);
-        match launched {
-            Launched::Finished => Ok(()),
-            Launched::Stopped => {
-                // Two calls of one channel that stop at once share one report: whoever comes second
-                // knows that the channel is broken, and no more.
-                let told = shared.control().take_fault(self.channel);
-                Err(told.unwrap_or(SignalError::Broken { channel: self.channel }))
-            }
-            Launched::Queued => {
-                shared.enqueued(stream);
-                Ok(())
-            }
-            Launched::Recorded => {
-                shared.watch(stream);
-                Ok(())
-            }
+        // SAFETY: the kernel takes SignalArgs. Channel and peer are in range (`check`).
+        unsafe { issue(shared, (self.channel, key, function), &args, [], stream, wait) }
+    }
+}
+
+/// That a group has a channel.
+pub(crate) fn check_channel(group: &Group, channel: Channel) -> Result<(), SignalError> {
+    let channels = group.channels();
+    if channel.0 >= channels {
+        return Err(SignalError::ChannelOutOfRange { channel, channels });
+    }
+    Ok(())
+}
+
+/// Waits until a call on the group's own stream has happened, and reports how it went.
+pub(crate) fn settle(
+    shared: &Arc<Shared>,
+    channel: Channel,
+    wait: &Wait,
+) -> Result<(), SignalError> {
+    if shared.stream.is_inline() {
+        return Ok(());
+    }
+    shared.drain(&shared.stream, wait)?;
+    shared.control().take_fault(channel).map_or(Ok(()), Err)
+}
+
+/// Launches the kernel of a call on a channel, in the order of its key.
+///
+/// # Safety
+///
+/// The function's kernel takes an `A`, which names the table of `shared` and beside it only addresses
+/// that are valid until this returns and while `keep`'s views live.
+pub(crate) unsafe fn issue<A: bytemuck::NoUninit, const N: usize>(
+    shared: &Arc<Shared>,
+    (channel, key, function): (Channel, OrderKey, Function),
+    args: &A,
+    keep: [&View; N],
+    stream: &Stream,
+    wait: &Wait,
+) -> Result<(), SignalError> {
+    let order = shared.order(key);
+    let turn = order.enter(stream, wait)?;
+    let keep = || -> Vec<KeepAlive> {
+        let views = keep.map(View::keep_alive);
+        [shared.clone() as KeepAlive].into_iter().chain(views).collect()
+    };
+    // SAFETY: the caller's promise. The table and the regions it leads to live as long as `shared`,
+    // which the group holds during an inline launch and `keep` holds for any other.
+    let launched = unsafe { stream.launch(Launch::keeping(function, args, wait, &keep)) }?;
+    drop(turn);
+    match launched {
+        Launched::Finished => Ok(()),
+        Launched::Stopped => {
+            // Two calls of one channel that stop at once share one report: whoever comes second
+            // knows that the channel is broken, and no more.
+            let told = shared.control().take_fault(channel);
+            Err(told.unwrap_or(SignalError::Broken { channel }))
+        }
+        Launched::Queued => {
+            shared.enqueued(stream);
+            Ok(())
+        }
+        Launched::Recorded => {
+            shared.watch(stream);
+            Ok(())
         }
     }
 }

@@ -12,4 +12,4 @@ pub(crate) mod wait;
 
 pub use memory::HostMemory;
 pub use session::{Ended, LaneArgs, Session};
-pub(crate) use signal::{KERNELS, SignalArgs};
+pub(crate) use signal::{KERNELS, PutArgs, SignalArgs};

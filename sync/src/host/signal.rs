@@ -4,8 +4,8 @@
 use core::convert::Infallible;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use symmem_hal::types::RankSet;
-use symmem_hal::{DevicePtr, Kernel, KernelSet, LaunchContext};
+use symmem_hal::types::{Bytes, RankSet};
+use symmem_hal::{DevicePtr, Kernel, KernelSet, LaunchContext, shm};
 
 use super::memory::Words;
 use super::wait::{Limits, Stopped, Waiter, ring, ring_all};
@@ -20,6 +20,7 @@ pub(crate) static KERNELS: KernelSet = KernelSet {
     kernels: &[
         Kernel { name: "barrier", args: size_of::<SignalArgs>(), host: barrier },
         Kernel { name: "put_signal", args: size_of::<SignalArgs>(), host: put_signal },
+        Kernel { name: "put_with_signal", args: size_of::<PutArgs>(), host: put_with_signal },
         Kernel { name: "wait_signal", args: size_of::<SignalArgs>(), host: wait_signal },
         Kernel { name: "open_lanes", args: size_of::<SignalArgs>(), host: open_lanes },
         Kernel { name: "reset_channel", args: size_of::<SignalArgs>(), host: reset_channel },
@@ -36,11 +37,21 @@ pub(crate) struct SignalArgs {
     pub peer: u32,
 }
 
+/// Arguments of a put of data with its signal. Begins as those of a put.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub(crate) struct PutArgs {
+    pub signal: SignalArgs,
+    pub source: DevicePtr,
+    pub target: DevicePtr,
+    pub bytes: u64,
+}
+
 /// Reads the block and follows its table.
 ///
 /// # Safety
 ///
-/// As for [`HostFn`](symmem_hal::HostFn), of a kernel that takes [`SignalArgs`].
+/// As for [`HostFn`](symmem_hal::HostFn), of a kernel whose arguments begin with [`SignalArgs`].
 unsafe fn open<'a>(
     context: &'a LaunchContext<'_>,
     args: *const u8,
@@ -156,6 +167,24 @@ unsafe fn put_signal(context: &LaunchContext<'_>, args: *const u8) {
     let peer = args.peer as usize;
     let word = memory.slot(args.channel as usize, SignalMemory::rank(&memory), peer);
     on_slot(context, &memory, SignalCall::Put, args, || slot::poll_put(word));
+}
+
+unsafe fn put_with_signal(context: &LaunchContext<'_>, args: *const u8) {
+    // SAFETY: this kernel's arguments are PutArgs (KERNELS), which begin with SignalArgs.
+    let (put, opened) = unsafe { (*args.cast::<PutArgs>(), open(context, args)) };
+    let Some((args, memory)) = opened else { return };
+    let bytes = Bytes(put.bytes);
+    let ranges = (context.resolve(put.source, bytes), context.resolve(put.target, bytes));
+    let ((Some(source), Some(target)), Some(length)) = (ranges, bytes.to_usize()) else {
+        return context.stop();
+    };
+    // SAFETY: both are ranges of views, which the launch keeps mapped. Others may be at them: the
+    // copy is by atomics.
+    let copy = || unsafe { shm::copy_between(source, target, length) };
+    let peer = args.peer as usize;
+    let word = memory.slot(args.channel as usize, SignalMemory::rank(&memory), peer);
+    let step = || slot::poll_put_after(word, copy);
+    on_slot(context, &memory, SignalCall::PutWithSignal, args, step);
 }
 
 unsafe fn wait_signal(context: &LaunchContext<'_>, args: *const u8) {

@@ -15,8 +15,16 @@ pub const FULL: u32 = 1;
 /// the [`poll_wait`] that empties it.
 #[must_use]
 pub fn poll_put<W: Word32>(slot: &W) -> bool {
+    poll_put_after(slot, || ())
+}
+
+/// As [`poll_put`], with what the signal announces stored by `before`, once the slot is empty: what
+/// the signal before it announced is not touched while that signal has not been taken.
+#[must_use]
+pub fn poll_put_after<W: Word32>(slot: &W, before: impl FnOnce()) -> bool {
     let empty = slot.load_acquire() == EMPTY;
     if empty {
+        before();
         slot.store_release(FULL);
     }
     empty
@@ -45,5 +53,15 @@ mod tests {
         assert!(!poll_put(&slot));
         assert!(poll_wait(&slot));
         assert!(!poll_wait(&slot));
+    }
+
+    #[test]
+    fn data_is_stored_into_an_empty_slot_only() {
+        let (slot, mut stored) = (AtomicU32::new(FULL), 0);
+        assert!(!poll_put_after(&slot, || stored += 1));
+        assert!(poll_wait(&slot));
+        assert!(poll_put_after(&slot, || stored += 1));
+        assert_eq!(stored, 1);
+        assert!(poll_wait(&slot));
     }
 }
