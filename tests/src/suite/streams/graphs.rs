@@ -5,7 +5,7 @@ use symmem_mem::{Failure, Group, Options};
 use symmem_sync::{Channel, Lane, LaneError, Lanes as _, Signals as _};
 
 use super::kernels::{Gather, Kernels, Word};
-use super::{failure, synchronize};
+use super::{failure, issued_or_failed, launched_or_stale, synchronize};
 use crate::runner::{Context, PATIENT, Test, TestError, Verdict, options};
 use crate::{check, check_eq, check_err, test};
 
@@ -223,13 +223,14 @@ impl Scene {
         Ok(Scene { gather, graphs, is_odd: context.rank() + 1 == context.size(), group, stream })
     }
 
-    fn launch(&self, which: usize) -> Result<(), SyncError> {
-        self.graphs[which].launch(&self.stream, &PATIENT)
+    #[track_caller]
+    fn launch(&self, which: usize) -> Verdict {
+        launched_or_stale(self.graphs[which].launch(&self.stream, &PATIENT))
     }
 
     #[track_caller]
     fn call(&self) -> Verdict {
-        Ok(self.gather.issue(self.group.lane()?, &self.stream, &PATIENT, 1)?)
+        issued_or_failed(self.gather.issue(self.group.lane()?, &self.stream, &PATIENT, 1))
     }
 
     /// Every rank is told of the mismatch, with the two sides told apart in the text.
@@ -262,11 +263,10 @@ fn another_order_of_launches_and_calls_is_told(context: &Context) -> Verdict {
     let scene = Scene::new(context)?;
     if scene.is_odd {
         scene.call()?;
-        // By then another rank may have found out.
-        let _ = scene.launch(0);
+        scene.launch(0)?;
     } else {
         scene.launch(0)?;
-        let _ = scene.call();
+        scene.call()?;
     }
     scene.check_told(context, &["in its graph", "of its lane", "another order"])
 }
@@ -284,7 +284,9 @@ fn an_operation_captured_at_another_place_is_told(context: &Context) -> Verdict 
     if scene.is_odd {
         capture(lane, &scene.gather, &scene.stream, &[1])?;
     }
-    capture(lane, &scene.gather, &scene.stream, &[1])?.launch(&scene.stream, &PATIENT)?;
+    let graph = capture(lane, &scene.gather, &scene.stream, &[1])?;
+    context.meet()?;
+    launched_or_stale(graph.launch(&scene.stream, &PATIENT))?;
     scene.check_told(context, &["run 1 in its graph", "in another graph"])
 }
 

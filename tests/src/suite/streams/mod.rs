@@ -10,6 +10,7 @@ mod waits;
 
 use symmem_hal::{Fault as _, Stream, SyncError};
 use symmem_mem::Failure;
+use symmem_sync::LaneError;
 
 use crate::runner::{PATIENT, Test, TestError};
 use crate::suite::sync::behind;
@@ -28,6 +29,28 @@ fn failure<T>(found: Result<T, SyncError>) -> Result<Failure, TestError> {
             .ok_or_else(|| TestError::failed(format!("no failure of the group: {fault}"))),
         Err(error) => Err(TestError::failed(format!("{error} ({})", error.kind()))),
         Ok(_) => Err(TestError::failed("expected a failure, found success")),
+    }
+}
+
+/// That a graph was launched, or is stale: another rank may have found out what is wrong and closed the
+/// lanes before this one came so far.
+#[track_caller]
+fn launched_or_stale(found: Result<(), SyncError>) -> Result<(), TestError> {
+    match found {
+        Ok(()) => Ok(()),
+        stale => match failure(stale)? {
+            Failure::StaleGraph => Ok(()),
+            other => Err(TestError::failed(other.to_string())),
+        },
+    }
+}
+
+/// As [`launched_or_stale`], of an operation.
+#[track_caller]
+fn issued_or_failed(found: Result<(), LaneError>) -> Result<(), TestError> {
+    match found {
+        Ok(()) | Err(LaneError::Failed(_)) => Ok(()),
+        Err(other) => Err(TestError::failed(other.to_string())),
     }
 }
 

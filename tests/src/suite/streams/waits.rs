@@ -2,7 +2,7 @@
 //! anything, and every wait can be bounded and cancelled.
 
 use symmem_hal::types::Bytes;
-use symmem_hal::{CancelToken, Fault as _, Kind, Wait};
+use symmem_hal::{CancelToken, Fault as _, Kind, StreamMode, Wait};
 use symmem_mem::{ExchangeError, Options, RendezvousError, Tensor};
 use symmem_sync::{Channel, Lanes as _, Signals as _};
 
@@ -38,10 +38,10 @@ fn a_thread_that_waits_holds_up_no_other(context: &Context) -> Verdict {
             check!(!thread.is_finished(), "an operation without the last rank");
         }
         // Everything that has a lock somewhere.
-        group.barrier(Channel(0)).run()?;
+        let own = context.device().stream(StreamMode::Worker)?;
+        group.barrier(Channel(0)).on(&own)?;
         let other = Gather::new(&group)?;
         other.offer(1)?;
-        let own = context.device().stream(symmem_hal::StreamMode::Worker)?;
         other.issue(lanes[1], &own, &PATIENT, 0)?;
         own.synchronize(&PATIENT)?;
         other.check(1)?;
