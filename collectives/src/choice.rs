@@ -65,6 +65,7 @@ impl Algorithm {
             | Operation::Broadcast
             | Operation::AllToAll
             | Operation::AllToAllNd => &[Algorithm::Packet, Algorithm::OneShot],
+            Operation::ReduceScatterOffset => &[Algorithm::OneShot],
             _ => &[],
         }
     }
@@ -134,11 +135,10 @@ pub(crate) fn choose(
     size: Size,
 ) -> Algorithm {
     let row = row(backend, layout.world());
-    if size.sent.get() <= row.packet.min(layout.packet_capacity().get()) {
+    let has = |algorithm| Algorithm::of(operation).contains(&algorithm);
+    if has(Algorithm::Packet) && size.sent.get() <= row.packet.min(layout.packet_capacity().get()) {
         Algorithm::Packet
-    } else if size.bytes.get() <= row.one_shot
-        || !Algorithm::of(operation).contains(&Algorithm::TwoShot)
-    {
+    } else if size.bytes.get() <= row.one_shot || !has(Algorithm::TwoShot) {
         Algorithm::OneShot
     } else {
         Algorithm::TwoShot
@@ -161,6 +161,12 @@ pub(crate) fn is_direct(
         }
         _ => false,
     }
+}
+
+/// Whether runs of `row` bytes with gaps between them are too short to be reduced one by one where
+/// they lie in peers' memory: staged, they are closed up.
+pub(crate) fn is_piecemeal(row: u64, stride: u64) -> bool {
+    row < 256 && row != stride
 }
 
 /// How much of each of `slots` parts is staged at a time.

@@ -10,13 +10,13 @@ use core::fmt;
 use symmem_hal::types::ReduceOp;
 use symmem_hal::{Fault, Stream, Wait};
 use symmem_mem::call::Operation;
-use symmem_mem::{Failure, Group};
+use symmem_mem::{Failure, Group, View};
 use symmem_sync::{Lane, LaneError, Lanes as _};
 
 pub use buffer::Buffer;
 pub use error::CallError;
 pub(crate) use error::faults;
-pub(crate) use plan::{Access, Geometry, Pitch, Plan};
+pub(crate) use plan::{Access, Block, Geometry, Pitch, Plan};
 
 use crate::choice::Algorithm;
 
@@ -63,11 +63,15 @@ pub struct Request<'a> {
     pub(crate) geometry: Geometry,
     /// Numbers that determine the geometry, in elements, equal on every rank.
     pub(crate) shape: [u64; 3],
+    /// For an operation that is given blocks instead of parts; `output` is not used then.
+    pub(crate) blocks: Vec<Block>,
+    /// Where this rank's blocks go.
+    pub(crate) outputs: &'a [&'a View],
     /// How many bytes further into symmetric memory each next rank's input begins.
     pub(crate) input_step: u64,
     /// Whether peers may write the output where it lies, should the input be out of their reach.
     pub(crate) is_written_by_peers: bool,
-    /// Whether peers may reach neither, since one replaces the other.
+    /// Whether peers may reach neither: since one replaces the other, or would be read too piecemeal.
     pub(crate) is_staged: bool,
 }
 
@@ -89,6 +93,8 @@ impl<'a> Request<'a> {
             is_receiver: true,
             geometry,
             shape,
+            blocks: Vec::new(),
+            outputs: &[],
             input_step: 0,
             is_written_by_peers: false,
             is_staged: false,

@@ -8,7 +8,7 @@ use symmem_sync::host::{Ended, HostMemory, Session};
 use symmem_sync::protocol::Peers;
 
 use super::parts::{Runs, copy};
-use crate::call::{Access, Pitch, Plan};
+use crate::call::{Access, Block, Pitch, Plan};
 use crate::choice::Algorithm;
 use crate::numerics::Reducer;
 
@@ -105,6 +105,21 @@ impl<'a> Work<'a> {
             session.await_all(raised + 1)?;
         }
         session.finish()
+    }
+
+    /// The blocks of an operation that is given any.
+    pub(crate) fn blocks(&self) -> Result<&'a [Block], Ended> {
+        let count = usize::try_from(self.plan.block_count).map_err(|_| Ended)?;
+        let bytes = Bytes::from(count * size_of::<Block>());
+        let at = self.context.resolve(self.plan.blocks, bytes).ok_or(Ended)?;
+        // SAFETY: the launch wrote as many there, and keeps them until the kernel returns; nobody
+        // writes them meanwhile.
+        Ok(unsafe { core::slice::from_raw_parts(at.cast_const().cast(), count) })
+    }
+
+    /// Where an address of the plan lies.
+    pub(crate) fn follow(&self, ptr: DevicePtr, bytes: usize) -> Result<*mut u8, Ended> {
+        self.context.resolve(ptr, Bytes::from(bytes)).ok_or(Ended)
     }
 
     pub(crate) fn is(&self, algorithm: Algorithm) -> bool {

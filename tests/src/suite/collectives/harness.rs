@@ -270,6 +270,11 @@ impl<'c> Bench<'c> {
                 let call = group.all_to_all(input).algorithm(by);
                 run(if implied { call } else { call.into(output) }, stream)?;
             }
+            Operation::AllToAllNd => {
+                let call = group.all_to_all_nd(input, output).algorithm(by);
+                let scatter = if let Shape::Dims(dims) = case.shape { dims.scatter } else { 1 };
+                run(call.dims(scatter, 1 - scatter), stream)?;
+            }
             other => return Err(TestError::failed(format!("no harness for {other:?}"))),
         }
         Ok(())

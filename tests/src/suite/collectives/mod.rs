@@ -1,5 +1,6 @@
 //! The collectives layer.
 
+mod blocks;
 mod concurrency;
 mod data;
 mod epochs;
@@ -23,6 +24,7 @@ pub fn tests() -> Vec<Test> {
         values::TESTS,
         sizes::TESTS,
         operations::TESTS,
+        blocks::TESTS,
         offsets::TESTS,
         epochs::TESTS,
         concurrency::TESTS,

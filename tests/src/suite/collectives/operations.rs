@@ -10,7 +10,7 @@ use symmem_mem::call::Operation;
 use symmem_sync::Lanes as _;
 
 use super::harness::{Bench, Case, Placement, affordable};
-use crate::model::collective::{Shape, parts};
+use crate::model::collective::{Dims, Shape, parts};
 use crate::runner::{Context, Test, Verdict, options};
 use crate::support::random::Random;
 use crate::{check, test};
@@ -24,6 +24,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(parts_at_any_offset).seconds(120),
     test!(every_root),
     test!(along_the_last_dimension).seconds(120),
+    test!(from_one_dimension_into_another).seconds(120),
     test!(rooted_one_after_the_other),
     test!(all_mixed).seconds(120),
     test!(all_mixed_across_the_turns_of_epochs).seconds(120),
@@ -42,11 +43,7 @@ fn operations() -> impl Iterator<Item = Operation> {
 /// all have for all.
 fn affordable_part(context: &Context, count: u64) -> u64 {
     let ranks = context.size() as u64;
-    if ranks > 8 {
-        affordable(context, count) / ranks
-    } else {
-        affordable(context, count) / ranks * 2
-    }
+    affordable(context, count) / if ranks > 8 { ranks } else { ranks.div_ceil(2) }
 }
 
 /// A bench with room for parts of so many bytes, whatever the operation.
@@ -186,6 +183,28 @@ fn along_the_last_dimension(context: &Context) -> Verdict {
             let case = Case::of(Operation::ReduceScatter, dtype, ReduceOp::Sum, rows * columns);
             let places = [Placement::Apart, Placement::Symmetric, Placement::SymmetricOutput];
             bench.check_placed(Case { shape: Shape::LastDim(rows), ..case }, &places)?;
+        }
+    }
+    Ok(())
+}
+
+/// Both ways, in two and three dimensions, of rows from one element on.
+fn from_one_dimension_into_another(context: &Context) -> Verdict {
+    let bench = bench(context, 8 * 40_000)?;
+    let many = affordable_part(context, 40_000);
+    for (n, (rows, columns)) in
+        [(1, 1), (8, 4), (4, 4), (1, 33), (33, 1), (3, many / 3), (many / 5, 5)]
+            .into_iter()
+            .enumerate()
+    {
+        for scatter in [0, 1] {
+            for split in [(false, false), (false, true), (true, false), (true, true)] {
+                let dtype = [DType::F32, DType::U8, DType::F64][n % 3];
+                let shape = Shape::Dims(Dims { scatter, rows, split });
+                let case = Case::of(Operation::AllToAllNd, dtype, ReduceOp::Sum, rows * columns);
+                let places = [Placement::Apart, Placement::Symmetric, Placement::SymmetricOutput];
+                bench.check_placed(Case { shape, ..case }, &places)?;
+            }
         }
     }
     Ok(())
