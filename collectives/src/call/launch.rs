@@ -83,14 +83,19 @@ pub(super) fn launch(
     let issue = Issue { stream, wait, function, operation: request.operation, signature };
     let blocks = Blocks::new(group, stream, &request.blocks)?;
     let keep = || -> Vec<KeepAlive> {
-        let buffers = [request.input, request.output];
-        let views = buffers.iter().filter_map(Buffer::view).chain(request.outputs.iter().copied());
+        let buffers = [Some(request.input), request.source, Some(request.output)];
+        let views = buffers
+            .iter()
+            .flatten()
+            .filter_map(Buffer::view)
+            .chain(request.outputs.iter().copied());
         views.map(View::keep_alive).chain(blocks.memory.map(|m| Arc::new(m) as KeepAlive)).collect()
     };
     let plan = |args: LaneArgs| Plan {
         lane: args,
         input: request.input.ptr(),
         input_bytes: request.input.extent().get(),
+        source: request.source.map_or(DevicePtr::NULL, |source| source.ptr()),
         output: request.output.ptr(),
         output_bytes: if request.is_receiver { request.output.extent().get() } else { 0 },
         geometry: request.geometry,
@@ -150,6 +155,9 @@ fn check(request: &Request<'_>, stream: &Stream, group: BackendKind) -> Result<(
     }
     input.on(group, "input")?;
     output.on(group, "output")?;
+    if let Some(source) = &request.source {
+        source.on(group, "source")?;
+    }
     request.outputs.iter().try_for_each(|view| Buffer::of(view).on(group, "output"))?;
     if stream.backend() != group {
         return Err(CallError::Backend { what: "stream", group, found: stream.backend() });

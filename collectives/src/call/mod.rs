@@ -57,6 +57,8 @@ pub struct Request<'a> {
     /// Group rank.
     pub(crate) root: Option<usize>,
     pub(crate) input: Buffer<'a>,
+    /// What is copied over the input first.
+    pub(crate) source: Option<Buffer<'a>>,
     /// The input, where this rank gets no result.
     pub(crate) output: Buffer<'a>,
     pub(crate) is_receiver: bool,
@@ -89,6 +91,7 @@ impl<'a> Request<'a> {
             op: None,
             root: None,
             input,
+            source: None,
             output,
             is_receiver: true,
             geometry,

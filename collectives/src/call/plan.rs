@@ -12,6 +12,8 @@ pub(crate) struct Plan {
     pub input: DevicePtr,
     /// From the first element to one past the last.
     pub input_bytes: u64,
+    /// What is copied over the input first, of the same length; null for nothing.
+    pub source: DevicePtr,
     pub output: DevicePtr,
     /// As `input_bytes`; 0 where this rank gets no result.
     pub output_bytes: u64,

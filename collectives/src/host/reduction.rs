@@ -23,6 +23,7 @@ struct Tile([u8; TILE + 8]);
 /// Reduces, for each reader, the part of every rank's input that is meant for it.
 pub(crate) fn reduction(work: &Work<'_>, roles: Roles) -> Result<(), Ended> {
     let reduction = Reduction { work, reducer: work.reducer().ok_or(Ended)?, roles };
+    work.copy_in()?;
     if work.world == 1 {
         reduction.fold(&[work.input_part(0)], 0, work.part);
         return Ok(());

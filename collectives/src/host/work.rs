@@ -140,6 +140,18 @@ impl<'a> Work<'a> {
         Reducer::new(dtype, op).ok()
     }
 
+    /// Copies the plan's source over the input, which no peer touches before this rank's header.
+    pub(crate) fn copy_in(&self) -> Result<(), Ended> {
+        if self.plan.source.is_null() || self.part == 0 {
+            return Ok(());
+        }
+        let source = self.follow(self.plan.source, self.part)?;
+        // SAFETY: both have a part's bytes and are apart (`Collective::request`); peers were done
+        // with the input when the operation before it ended.
+        unsafe { core::ptr::copy_nonoverlapping(source.cast_const(), self.input, self.part) };
+        Ok(())
+    }
+
     /// Sends this rank's input in packets, part after part.
     pub(crate) fn put_packets(&self, session: &mut Session<'_>) -> Result<(), Ended> {
         let bytes = self.slots() * self.part;

@@ -3,6 +3,7 @@
 mod blocks;
 mod concurrency;
 mod data;
+mod disagreements;
 mod epochs;
 mod failing;
 mod harness;
@@ -31,6 +32,7 @@ pub fn tests() -> Vec<Test> {
         stub::TESTS,
         local_errors::TESTS,
         mismatches::TESTS,
+        disagreements::TESTS,
         failing::TESTS,
         killed::TESTS,
     ]
