@@ -29,12 +29,22 @@ pub enum Algorithm {
     OneShot = 2,
     /// Every rank reduces a slice and all, or the root, gather the slices. For large messages.
     TwoShot = 3,
+    /// One-shot by plain copies of whole parts, one peer at a time and every rank beginning with
+    /// another: what leaves the processors of a device, and its links, to other work. Symmetric
+    /// memory is reached into at every size. On a GPU the copy engines do it; on a CPU, which has
+    /// none, the rank's thread, and then it differs from one-shot in the small sizes alone.
+    LowContention = 4,
 }
 
 impl Algorithm {
     /// Those that can be asked for by name.
-    pub const ALL: [Algorithm; 4] =
-        [Algorithm::Auto, Algorithm::Packet, Algorithm::OneShot, Algorithm::TwoShot];
+    pub const ALL: [Algorithm; 5] = [
+        Algorithm::Auto,
+        Algorithm::Packet,
+        Algorithm::OneShot,
+        Algorithm::TwoShot,
+        Algorithm::LowContention,
+    ];
 
     /// The name that the command line, messages and files use.
     #[must_use]
@@ -44,6 +54,7 @@ impl Algorithm {
             Algorithm::Packet => "packet",
             Algorithm::OneShot => "one-shot",
             Algorithm::TwoShot => "two-shot",
+            Algorithm::LowContention => "low-contention",
         }
     }
 
@@ -60,11 +71,13 @@ impl Algorithm {
             Operation::AllReduce | Operation::Reduce => {
                 &[Algorithm::Packet, Algorithm::OneShot, Algorithm::TwoShot]
             }
-            Operation::AllGather
-            | Operation::ReduceScatter
-            | Operation::Broadcast
-            | Operation::AllToAll
-            | Operation::AllToAllNd => &[Algorithm::Packet, Algorithm::OneShot],
+            Operation::AllGather | Operation::ReduceScatter => {
+                &[Algorithm::Packet, Algorithm::OneShot, Algorithm::LowContention]
+            }
+            Operation::Broadcast | Operation::AllToAll | Operation::AllToAllNd => {
+                &[Algorithm::Packet, Algorithm::OneShot]
+            }
+            Operation::ReduceScatterOffset => &[Algorithm::OneShot],
             _ => &[],
         }
     }
@@ -134,11 +147,10 @@ pub(crate) fn choose(
     size: Size,
 ) -> Algorithm {
     let row = row(backend, layout.world());
-    if size.sent.get() <= row.packet.min(layout.packet_capacity().get()) {
+    let has = |algorithm| Algorithm::of(operation).contains(&algorithm);
+    if has(Algorithm::Packet) && size.sent.get() <= row.packet.min(layout.packet_capacity().get()) {
         Algorithm::Packet
-    } else if size.bytes.get() <= row.one_shot
-        || !Algorithm::of(operation).contains(&Algorithm::TwoShot)
-    {
+    } else if size.bytes.get() <= row.one_shot || !has(Algorithm::TwoShot) {
         Algorithm::OneShot
     } else {
         Algorithm::TwoShot
@@ -155,12 +167,18 @@ pub(crate) fn is_direct(
 ) -> bool {
     let bytes = Size::of(&request.geometry, world).bytes.get();
     match algorithm {
-        Algorithm::TwoShot => true,
+        Algorithm::TwoShot | Algorithm::LowContention => true,
         Algorithm::OneShot => {
             request.operation != Operation::AllReduce && bytes > row(backend, world).one_shot
         }
         _ => false,
     }
+}
+
+/// Whether runs of `row` bytes with gaps between them are too short to be reduced one by one where
+/// they lie in peers' memory: staged, they are closed up.
+pub(crate) fn is_piecemeal(row: u64, stride: u64) -> bool {
+    row < 256 && row != stride
 }
 
 /// How much of each of `slots` parts is staged at a time.

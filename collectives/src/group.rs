@@ -6,10 +6,12 @@ use symmem_mem::{Group, View};
 use crate::all_gather::{AllGather, AllGatherError};
 use crate::all_reduce::{AllReduce, AllReduceError};
 use crate::all_to_all::{AllToAll, AllToAllError};
+use crate::all_to_all_nd::AllToAllNd;
 use crate::broadcast::{Broadcast, BroadcastError};
 use crate::call::{Buffer, Call};
 use crate::reduce::{Reduce, ReduceError};
 use crate::reduce_scatter::{ReduceScatter, ReduceScatterError};
+use crate::reduce_scatter_offset::ReduceScatterOffset;
 
 /// The collectives of a [`Group`].
 ///
@@ -49,6 +51,28 @@ pub trait Collectives {
 
     /// All-to-all: block r of rank s's view becomes block s of rank r's.
     fn all_to_all<'a>(&'a self, x: &'a (impl AsRef<View> + ?Sized)) -> Call<'a, AllToAll<'a>>;
+
+    /// All-to-all of dimensions: one dimension of a tensor is cut into a part for each rank, and what
+    /// comes from all ranks is joined along another; by default 1 is cut and 0 is joined.
+    ///
+    /// As a sequence-parallel attention needs it: of `[rows, ranks * columns]`, each rank sends every
+    /// rank its columns and gets `[ranks * rows, columns]`. With `dims(0, 1)` the other way round.
+    fn all_to_all_nd<'a>(
+        &'a self,
+        input: &'a (impl AsRef<View> + ?Sized),
+        output: &'a (impl AsRef<View> + ?Sized),
+    ) -> Call<'a, AllToAllNd<'a>>;
+
+    /// Reduce-scatter of uneven blocks: of a tensor `[rows, columns]` that is cut along a dimension,
+    /// each block's element-wise reduction goes to one rank; by sum unless told otherwise.
+    ///
+    /// `outputs` are where this rank's blocks go, in their order. Rows may be further apart than
+    /// they are long.
+    fn reduce_scatter_offset<'a>(
+        &'a self,
+        input: &'a (impl AsRef<View> + ?Sized),
+        outputs: &'a [&'a View],
+    ) -> Call<'a, ReduceScatterOffset<'a>>;
 
     /// As [`all_reduce`](Self::all_reduce), from a slice into another of equal length.
     ///
@@ -166,6 +190,23 @@ impl Collectives for Group {
     fn all_to_all<'a>(&'a self, x: &'a (impl AsRef<View> + ?Sized)) -> Call<'a, AllToAll<'a>> {
         let x = Buffer::of(x.as_ref());
         Call::new(self, AllToAll::new(x, x))
+    }
+
+    fn all_to_all_nd<'a>(
+        &'a self,
+        input: &'a (impl AsRef<View> + ?Sized),
+        output: &'a (impl AsRef<View> + ?Sized),
+    ) -> Call<'a, AllToAllNd<'a>> {
+        let (input, output) = (Buffer::of(input.as_ref()), Buffer::of(output.as_ref()));
+        Call::new(self, AllToAllNd::new(input, output))
+    }
+
+    fn reduce_scatter_offset<'a>(
+        &'a self,
+        input: &'a (impl AsRef<View> + ?Sized),
+        outputs: &'a [&'a View],
+    ) -> Call<'a, ReduceScatterOffset<'a>> {
+        Call::new(self, ReduceScatterOffset::new(Buffer::of(input.as_ref()), outputs))
     }
 
     fn all_reduce_slice<T: Element>(

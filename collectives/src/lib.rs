@@ -46,6 +46,7 @@
 mod all_gather;
 mod all_reduce;
 mod all_to_all;
+mod all_to_all_nd;
 mod broadcast;
 mod call;
 mod choice;
@@ -54,16 +55,19 @@ mod host;
 pub mod numerics;
 mod reduce;
 mod reduce_scatter;
+mod reduce_scatter_offset;
 
 pub use all_gather::{AllGather, AllGatherError};
 pub use all_reduce::{AllReduce, AllReduceError};
 pub use all_to_all::{AllToAll, AllToAllError};
+pub use all_to_all_nd::{AllToAllNd, AllToAllNdError};
 pub use broadcast::{Broadcast, BroadcastError};
 pub use call::{Call, CallError, Collective};
 pub use choice::Algorithm;
 pub use group::Collectives;
 pub use reduce::{Reduce, ReduceError};
 pub use reduce_scatter::{ReduceScatter, ReduceScatterError};
+pub use reduce_scatter_offset::{ReduceScatterOffset, ReduceScatterOffsetError};
 pub use symmem_hal as hal;
 pub use symmem_hal::types::ReduceOp;
 pub use symmem_mem as mem;

@@ -27,6 +27,14 @@ pub enum AllReduceError {
         /// Elements of the output.
         output: u64,
     },
+    /// What is to be copied in holds another number of elements than the input.
+    #[error("the source holds {source_elements} elements, the input {input}")]
+    Source {
+        /// Elements of the source.
+        source_elements: u64,
+        /// Elements of the input.
+        input: u64,
+    },
 }
 
 faults!(AllReduceError);
@@ -37,12 +45,13 @@ faults!(AllReduceError);
 pub struct AllReduce<'a> {
     input: Buffer<'a>,
     output: Buffer<'a>,
+    source: Option<Buffer<'a>>,
     op: ReduceOp,
 }
 
 impl<'a> AllReduce<'a> {
     pub(crate) fn new(input: Buffer<'a>, output: Buffer<'a>, op: ReduceOp) -> Self {
-        AllReduce { input, output, op }
+        AllReduce { input, output, source: None, op }
     }
 }
 
@@ -50,6 +59,14 @@ impl<'a> Call<'a, AllReduce<'a>> {
     /// The operator, instead of the sum.
     pub fn op(mut self, op: ReduceOp) -> Self {
         self.what.op = op;
+        self
+    }
+
+    /// What is copied into the input first, as part of the operation: so that data in private memory
+    /// is reduced from symmetric memory. Holds as many elements as the input, and is apart from it
+    /// and from the output.
+    pub fn copy_from(mut self, source: &'a (impl AsRef<View> + ?Sized)) -> Self {
+        self.what.source = Some(Buffer::of(source.as_ref()));
         self
     }
 
@@ -65,7 +82,7 @@ impl Collective for AllReduce<'_> {
     type Error = AllReduceError;
 
     fn request(&self, _: &Group) -> Result<Request<'_>, AllReduceError> {
-        let AllReduce { input, output, op } = *self;
+        let AllReduce { input, output, source, op } = *self;
         input.same_type(&output)?;
         if input.count() != output.count() {
             let (input, output) = (input.count(), output.count());
@@ -74,9 +91,19 @@ impl Collective for AllReduce<'_> {
         input.contiguous()?;
         output.contiguous()?;
         input.same_or_apart(&output)?;
+        if let Some(source) = source {
+            source.same_type(&input)?;
+            if source.count() != input.count() {
+                let (source_elements, input) = (source.count(), input.count());
+                return Err(AllReduceError::Source { source_elements, input });
+            }
+            source.contiguous()?;
+            source.apart(&input)?;
+            source.apart(&output)?;
+        }
         let geometry = Geometry::flat(input.bytes(), Bytes::ZERO, Bytes::ZERO);
         let shape = [input.count(), 0, 0];
         let request = Request::new(Operation::AllReduce, input, output, geometry, shape);
-        Ok(Request { op: Some(op), ..request })
+        Ok(Request { op: Some(op), source, ..request })
     }
 }

@@ -1,7 +1,9 @@
 //! Why a call could not be issued.
 
+use std::sync::Arc;
+
 use symmem_hal::types::{BackendKind, Bytes, DType, RankSet, UnsupportedOp};
-use symmem_hal::{Fault, Kind, LoadError, OrderError, SyncError};
+use symmem_hal::{AllocError, Fault, Kind, LoadError, OrderError, SyncError};
 use symmem_mem::call::Operation;
 use symmem_mem::{RankError, ViewError};
 use symmem_sync::PrepareError;
@@ -67,6 +69,9 @@ pub enum CallError {
         /// Bytes that fit.
         capacity: Bytes,
     },
+    /// There is no device memory for the list of blocks.
+    #[error(transparent)]
+    Alloc(#[from] Arc<AllocError>),
     /// Earlier operations of this process did not end in time.
     #[error(transparent)]
     Order(#[from] OrderError),
@@ -87,6 +92,7 @@ impl From<LoadError> for CallError {
 impl Fault for CallError {
     fn kind(&self) -> Kind {
         match self {
+            CallError::Alloc(e) => e.kind(),
             CallError::Order(e) => e.kind(),
             CallError::Stream(e) => e.kind(),
             CallError::Prepare(e) => e.kind(),

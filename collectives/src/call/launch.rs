@@ -1,13 +1,15 @@
 //! From a request to a launch.
 
+use std::sync::Arc;
+
 use symmem_hal::types::{BackendKind, Bytes};
-use symmem_hal::{DevicePtr, Function, KeepAlive, Stream, Wait};
+use symmem_hal::{DevicePtr, Function, KeepAlive, Memory, Stream, Wait};
 use symmem_mem::call::{Operation, Signature};
-use symmem_mem::{Completion, Group, Layer};
+use symmem_mem::{Completion, Group, Layer, View};
 use symmem_sync::host::LaneArgs;
 use symmem_sync::{Issue, Lane, PrepareError};
 
-use super::{Access, CallError, Plan, Refused, Request};
+use super::{Access, Block, Buffer, CallError, Plan, Refused, Request};
 use crate::choice::{self, Algorithm, Size};
 use crate::host;
 
@@ -47,7 +49,7 @@ struct Symmetric {
 impl Symmetric {
     /// The input, if it is symmetric memory; else the output, where peers may write it.
     fn of(group: &Group, request: &Request<'_>) -> Option<Self> {
-        let of = |buffer: &super::Buffer<'_>, access, before: u64| {
+        let of = |buffer: &Buffer<'_>, access, before: u64| {
             let (ordinal, peers) = group.mapping(buffer.view()?)?;
             let offset = Bytes(buffer.offset().get().wrapping_sub(before));
             Some(Symmetric { access, ordinal, offset, peers })
@@ -79,19 +81,26 @@ pub(super) fn launch(
         !request.is_staged && choice::is_direct(algorithm, backend, request, group.size())
     });
     let issue = Issue { stream, wait, function, operation: request.operation, signature };
+    let blocks = Blocks::new(group, stream, &request.blocks)?;
     let keep = || -> Vec<KeepAlive> {
-        [request.input, request.output]
+        let buffers = [Some(request.input), request.source, Some(request.output)];
+        let views = buffers
             .iter()
-            .filter_map(|b| Some(b.view()?.keep_alive()))
-            .collect()
+            .flatten()
+            .filter_map(Buffer::view)
+            .chain(request.outputs.iter().copied());
+        views.map(View::keep_alive).chain(blocks.memory.map(|m| Arc::new(m) as KeepAlive)).collect()
     };
     let plan = |args: LaneArgs| Plan {
         lane: args,
         input: request.input.ptr(),
         input_bytes: request.input.extent().get(),
+        source: request.source.map_or(DevicePtr::NULL, |source| source.ptr()),
         output: request.output.ptr(),
         output_bytes: if request.is_receiver { request.output.extent().get() } else { 0 },
         geometry: request.geometry,
+        blocks: blocks.at,
+        block_count: request.blocks.len() as u64,
         piece: choice::piece(algorithm, lane.layout(), request.geometry.slots(group.size())),
         peers: direct.map_or(DevicePtr::NULL, |d| d.peers),
         peer_offset: direct.map_or(0, |d| d.offset.get()),
@@ -107,10 +116,35 @@ pub(super) fn launch(
     };
     // SAFETY: every kernel of this crate takes a Plan. Input and output are the caller's views,
     // which `keep` holds for a queued launch, or slices borrowed until this returns, which `check`
-    // lets pass on inline streams only. Peers' buffers are mappings that this rank's allocation of
+    // lets pass on inline streams only; blocks are the request's there, else in memory that `keep`
+    // holds. Peers' buffers are mappings that this rank's allocation of
     // the same rendezvous holds.
     unsafe { lane.issue(issue, plan, keep) }?;
     Ok(())
+}
+
+/// Blocks where the kernel can read them.
+struct Blocks {
+    at: DevicePtr,
+    /// What holds them, unless it is the request.
+    memory: Option<Memory>,
+}
+
+impl Blocks {
+    fn new(group: &Group, stream: &Stream, blocks: &[Block]) -> Result<Self, CallError> {
+        if blocks.is_empty() {
+            return Ok(Blocks { at: DevicePtr::NULL, memory: None });
+        }
+        if stream.is_inline() {
+            let at = DevicePtr::new(blocks.as_ptr().expose_provenance() as u64);
+            return Ok(Blocks { at, memory: None });
+        }
+        let bytes: &[u8] = bytemuck::cast_slice(blocks);
+        let memory = group.device().allocate_private(Bytes::from(bytes.len())).map_err(Arc::new)?;
+        let written = memory.write(Bytes::ZERO, bytes);
+        debug_assert!(written.is_ok());
+        Ok(Blocks { at: memory.base(), memory: Some(memory) })
+    }
 }
 
 /// That the operator is one of the type, and all is where the group is.
@@ -121,6 +155,10 @@ fn check(request: &Request<'_>, stream: &Stream, group: BackendKind) -> Result<(
     }
     input.on(group, "input")?;
     output.on(group, "output")?;
+    if let Some(source) = &request.source {
+        source.on(group, "source")?;
+    }
+    request.outputs.iter().try_for_each(|view| Buffer::of(view).on(group, "output"))?;
     if stream.backend() != group {
         return Err(CallError::Backend { what: "stream", group, found: stream.backend() });
     }

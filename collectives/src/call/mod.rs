@@ -10,13 +10,13 @@ use core::fmt;
 use symmem_hal::types::ReduceOp;
 use symmem_hal::{Fault, Stream, Wait};
 use symmem_mem::call::Operation;
-use symmem_mem::{Failure, Group};
+use symmem_mem::{Failure, Group, View};
 use symmem_sync::{Lane, LaneError, Lanes as _};
 
 pub use buffer::Buffer;
 pub use error::CallError;
 pub(crate) use error::faults;
-pub(crate) use plan::{Access, Geometry, Pitch, Plan};
+pub(crate) use plan::{Access, Block, Geometry, Pitch, Plan};
 
 use crate::choice::Algorithm;
 
@@ -57,17 +57,23 @@ pub struct Request<'a> {
     /// Group rank.
     pub(crate) root: Option<usize>,
     pub(crate) input: Buffer<'a>,
+    /// What is copied over the input first.
+    pub(crate) source: Option<Buffer<'a>>,
     /// The input, where this rank gets no result.
     pub(crate) output: Buffer<'a>,
     pub(crate) is_receiver: bool,
     pub(crate) geometry: Geometry,
     /// Numbers that determine the geometry, in elements, equal on every rank.
     pub(crate) shape: [u64; 3],
+    /// For an operation that is given blocks instead of parts; `output` is not used then.
+    pub(crate) blocks: Vec<Block>,
+    /// Where this rank's blocks go.
+    pub(crate) outputs: &'a [&'a View],
     /// How many bytes further into symmetric memory each next rank's input begins.
     pub(crate) input_step: u64,
     /// Whether peers may write the output where it lies, should the input be out of their reach.
     pub(crate) is_written_by_peers: bool,
-    /// Whether peers may reach neither, since one replaces the other.
+    /// Whether peers may reach neither: since one replaces the other, or would be read too piecemeal.
     pub(crate) is_staged: bool,
 }
 
@@ -85,10 +91,13 @@ impl<'a> Request<'a> {
             op: None,
             root: None,
             input,
+            source: None,
             output,
             is_receiver: true,
             geometry,
             shape,
+            blocks: Vec::new(),
+            outputs: &[],
             input_step: 0,
             is_written_by_peers: false,
             is_staged: false,

@@ -12,10 +12,15 @@ pub(crate) struct Plan {
     pub input: DevicePtr,
     /// From the first element to one past the last.
     pub input_bytes: u64,
+    /// What is copied over the input first, of the same length; null for nothing.
+    pub source: DevicePtr,
     pub output: DevicePtr,
     /// As `input_bytes`; 0 where this rank gets no result.
     pub output_bytes: u64,
     pub geometry: Geometry,
+    /// The array of [`Block`]s, of an operation that is given any.
+    pub blocks: DevicePtr,
+    pub block_count: u64,
     /// How much of each rank's part is staged at a time, a multiple of 128.
     pub piece: u64,
     /// Where the address of each rank's allocation is, unless `access` is staged.
@@ -63,6 +68,31 @@ pub(crate) struct Geometry {
     pub row: u64,
     pub input: Pitch,
     pub output: Pitch,
+}
+
+/// A range of a rank's input of which one rank gets the reduction.
+///
+/// `rows` runs of `row` bytes, `stride` apart. Blocks are counted through: this one is the bytes
+/// from `start` on of all blocks after each other, without gaps.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub struct Block {
+    pub(crate) start: u64,
+    /// Where its first run begins in the input.
+    pub(crate) at: u64,
+    pub(crate) rows: u64,
+    pub(crate) row: u64,
+    pub(crate) stride: u64,
+    /// Where this rank's result goes; null where it is another's.
+    pub(crate) output: DevicePtr,
+    pub(crate) owner: u64,
+}
+
+impl Block {
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.rows * self.row
+    }
 }
 
 /// How the parts lie in a buffer: one rank's begins `step` after that of the rank before, and its

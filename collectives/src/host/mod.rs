@@ -17,21 +17,27 @@ use symmem_hal::{HostFn, Kernel, KernelSet};
 use symmem_mem::call::Operation;
 
 use crate::call::Plan;
-use crate::{all_gather, all_reduce, all_to_all, broadcast, reduce, reduce_scatter};
+use crate::{
+    all_gather, all_reduce, all_to_all, all_to_all_nd, broadcast, reduce, reduce_scatter,
+    reduce_scatter_offset,
+};
 
 pub(crate) use exchange::exchange;
-pub(crate) use reduction::reduction;
-pub(crate) use staged::Roles;
+pub(crate) use parts::{Runs, copy};
+pub(crate) use reduction::{fold, reduction};
+pub(crate) use staged::{Roles, staged};
 pub(crate) use work::{Work, kernel};
 
 /// The operations of this crate, in the order of their codes.
-pub(crate) const OPERATIONS: [Operation; 6] = [
+pub(crate) const OPERATIONS: [Operation; 8] = [
     Operation::AllReduce,
     Operation::AllGather,
     Operation::ReduceScatter,
     Operation::Broadcast,
     Operation::Reduce,
     Operation::AllToAll,
+    Operation::ReduceScatterOffset,
+    Operation::AllToAllNd,
 ];
 
 const fn kernel_of(operation: Operation, host: HostFn) -> Kernel {
@@ -48,5 +54,7 @@ pub(crate) static KERNELS: KernelSet = KernelSet {
         kernel_of(Operation::Broadcast, broadcast::host::run),
         kernel_of(Operation::Reduce, reduce::host::run),
         kernel_of(Operation::AllToAll, all_to_all::host::run),
+        kernel_of(Operation::ReduceScatterOffset, reduce_scatter_offset::host::run),
+        kernel_of(Operation::AllToAllNd, all_to_all_nd::host::run),
     ],
 };

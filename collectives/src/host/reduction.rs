@@ -23,6 +23,7 @@ struct Tile([u8; TILE + 8]);
 /// Reduces, for each reader, the part of every rank's input that is meant for it.
 pub(crate) fn reduction(work: &Work<'_>, roles: Roles) -> Result<(), Ended> {
     let reduction = Reduction { work, reducer: work.reducer().ok_or(Ended)?, roles };
+    work.copy_in()?;
     if work.world == 1 {
         reduction.fold(&[work.input_part(0)], 0, work.part);
         return Ok(());
@@ -274,25 +275,36 @@ impl Reduction<'_> {
 
     /// Reduces the logical bytes `start..start + length` of parts into this rank's output.
     fn fold(&self, parts: &[Runs], start: usize, length: usize) {
-        let work = self.work;
-        let output = work.output_part(0);
-        let has_gaps = parts.iter().chain([&output]).any(|part| part.stride != work.row);
-        for (at, stretch) in stretches(work.row, has_gaps, start, length) {
-            let sources: Sources =
-                parts.iter().map(|part| part.at(work.row, at).cast_const()).collect();
-            self.reduce(&sources, output.at(work.row, at), stretch);
-        }
+        fold(&self.reducer, self.work.row, parts, self.work.output_part(0), start, length);
     }
 
     fn reduce(&self, sources: &[*const u8], output: *mut u8, bytes: usize) {
-        let size = self.reducer.dtype().size();
-        // SAFETY: each source and the output have `bytes` bytes (every caller computes them so),
-        // aligned to the element: slices and pieces are multiples of 128 bytes from aligned starts.
-        // Sources overlap the output only as this rank's own input in place, exactly. What a peer
-        // wrote happens before: its flag, header or packets were awaited, by acquire, after it
-        // released them.
-        unsafe { self.reducer.reduce(sources, output, bytes / size) };
+        reduce(&self.reducer, sources, output, bytes);
     }
+}
+
+/// Reduces the logical bytes `start..start + length` of parts in runs of `row` bytes.
+pub(crate) fn fold(
+    reducer: &Reducer,
+    row: usize,
+    parts: &[Runs],
+    output: Runs,
+    start: usize,
+    length: usize,
+) {
+    let has_gaps = parts.iter().chain([&output]).any(|part| part.stride != row);
+    for (at, stretch) in stretches(row, has_gaps, start, length) {
+        let sources: Sources = parts.iter().map(|part| part.at(row, at).cast_const()).collect();
+        reduce(reducer, &sources, output.at(row, at), stretch);
+    }
+}
+
+fn reduce(reducer: &Reducer, sources: &[*const u8], output: *mut u8, bytes: usize) {
+    // SAFETY: each source and the output have `bytes` bytes (every caller computes them so),
+    // aligned to the element: slices and pieces are multiples of 128 bytes from aligned starts.
+    // Sources overlap the output only as this rank's own input in place, exactly. What a peer wrote
+    // happens before: its flag, header or packets were awaited, by acquire, after it released them.
+    unsafe { reducer.reduce(sources, output, bytes / reducer.dtype().size()) };
 }
 
 /// A range of bytes cut into a slice for each rank: all but the last ones equal, multiples of 128.

@@ -8,7 +8,7 @@ use symmem_sync::host::{Ended, HostMemory, Session};
 use symmem_sync::protocol::Peers;
 
 use super::parts::{Runs, copy};
-use crate::call::{Access, Pitch, Plan};
+use crate::call::{Access, Block, Pitch, Plan};
 use crate::choice::Algorithm;
 use crate::numerics::Reducer;
 
@@ -107,6 +107,21 @@ impl<'a> Work<'a> {
         session.finish()
     }
 
+    /// The blocks of an operation that is given any.
+    pub(crate) fn blocks(&self) -> Result<&'a [Block], Ended> {
+        let count = usize::try_from(self.plan.block_count).map_err(|_| Ended)?;
+        let bytes = Bytes::from(count * size_of::<Block>());
+        let at = self.context.resolve(self.plan.blocks, bytes).ok_or(Ended)?;
+        // SAFETY: the launch wrote as many there, and keeps them until the kernel returns; nobody
+        // writes them meanwhile.
+        Ok(unsafe { core::slice::from_raw_parts(at.cast_const().cast(), count) })
+    }
+
+    /// Where an address of the plan lies.
+    pub(crate) fn follow(&self, ptr: DevicePtr, bytes: usize) -> Result<*mut u8, Ended> {
+        self.context.resolve(ptr, Bytes::from(bytes)).ok_or(Ended)
+    }
+
     pub(crate) fn is(&self, algorithm: Algorithm) -> bool {
         self.plan.algorithm == u32::from(algorithm.code())
     }
@@ -123,6 +138,18 @@ impl<'a> Work<'a> {
         let dtype = DType::from_code(u8::try_from(self.plan.dtype).ok()?)?;
         let op = ReduceOp::from_code(u8::try_from(self.plan.op).ok()?)?;
         Reducer::new(dtype, op).ok()
+    }
+
+    /// Copies the plan's source over the input, which no peer touches before this rank's header.
+    pub(crate) fn copy_in(&self) -> Result<(), Ended> {
+        if self.plan.source.is_null() || self.part == 0 {
+            return Ok(());
+        }
+        let source = self.follow(self.plan.source, self.part)?;
+        // SAFETY: both have a part's bytes and are apart (`Collective::request`); peers were done
+        // with the input when the operation before it ended.
+        unsafe { core::ptr::copy_nonoverlapping(source.cast_const(), self.input, self.part) };
+        Ok(())
     }
 
     /// Sends this rank's input in packets, part after part.

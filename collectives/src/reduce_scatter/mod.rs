@@ -7,6 +7,7 @@ use symmem_mem::call::Operation;
 use symmem_mem::{Failure, Group, View};
 
 use crate::call::{Buffer, Call, CallError, Collective, Geometry, Pitch, Request, faults};
+use crate::choice;
 
 /// Why a reduce-scatter did not happen, or did not end well.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -162,6 +163,7 @@ impl Collective for ReduceScatter<'_> {
             self.input.apart(&output)?;
         }
         let request = Request::new(Operation::ReduceScatter, self.input, output, geometry, shape);
-        Ok(Request { op: Some(self.op), ..request })
+        let is_staged = choice::is_piecemeal(geometry.row, geometry.input.stride);
+        Ok(Request { op: Some(self.op), is_staged, ..request })
     }
 }

@@ -27,6 +27,19 @@ pub enum Shape {
     Flat,
     /// A reduce-scatter along the last of two dimensions; so many rows.
     LastDim(u64),
+    /// An all-to-all that cuts one dimension of a tensor and joins the other.
+    Dims(Dims),
+}
+
+/// Which dimension an all-to-all cuts, and how its tensors are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dims {
+    /// The dimension that is cut, 0 or 1; the other is joined.
+    pub scatter: usize,
+    /// Rows of a part.
+    pub rows: u64,
+    /// Whether the dimension that holds all ranks' is given as two, in input and output.
+    pub split: (bool, bool),
 }
 
 impl Shape {
@@ -46,6 +59,22 @@ impl Shape {
                 let columns = count / rows;
                 let layout = |columns| Layout::contiguous(&[rows, columns]).map(Some);
                 Ok((layout(columns * ranks)?, layout(columns)?))
+            }
+            Shape::Dims(Dims { scatter, rows, split }) => {
+                let columns = count / rows;
+                let wide = |split| match split {
+                    true => Layout::contiguous(&[rows, ranks, columns]),
+                    false => Layout::contiguous(&[rows, ranks * columns]),
+                };
+                let tall = |split| match split {
+                    true => Layout::contiguous(&[ranks, rows, columns]),
+                    false => Layout::contiguous(&[ranks * rows, columns]),
+                };
+                let (input, output) = match scatter {
+                    0 => (tall(split.0)?, wide(split.1)?),
+                    _ => (wide(split.0)?, tall(split.1)?),
+                };
+                Ok((Some(input), Some(output)))
             }
         }
     }
@@ -82,16 +111,33 @@ impl Collective {
             Operation::AllToAll => {
                 inputs.iter().flat_map(|input| self.part(input, rank, ranks)).collect()
             }
+            Operation::AllToAllNd => self.joined(rank, inputs),
             _ => return None,
         })
+    }
+
+    /// What an all-to-all of dimensions makes of all parts for `rank`.
+    fn joined(&self, rank: usize, inputs: &[Vec<u8>]) -> Vec<u8> {
+        let ranks = inputs.len();
+        let parts: Vec<_> = inputs.iter().map(|input| self.part(input, rank, ranks)).collect();
+        match self.shape {
+            Shape::Dims(Dims { scatter: 0, rows, .. }) => {
+                let row = parts[0].len() / rows as usize;
+                let rows = (0..rows as usize).map(|i| i * row..(i + 1) * row);
+                rows.flat_map(|r| parts.iter().flat_map(move |p| p[r.clone()].to_vec())).collect()
+            }
+            _ => parts.concat(),
+        }
     }
 
     /// The part of a buffer that is for `rank`.
     fn part(&self, buffer: &[u8], rank: usize, ranks: usize) -> Vec<u8> {
         let bytes = buffer.len() / ranks;
         match self.shape {
-            Shape::Flat => buffer[rank * bytes..(rank + 1) * bytes].to_vec(),
-            Shape::LastDim(rows) => {
+            Shape::Flat | Shape::Dims(Dims { scatter: 0, .. }) => {
+                buffer[rank * bytes..(rank + 1) * bytes].to_vec()
+            }
+            Shape::LastDim(rows) | Shape::Dims(Dims { rows, .. }) => {
                 let row = bytes / rows as usize;
                 let rows = buffer.chunks_exact((row * ranks).max(1));
                 rows.flat_map(|r| r[rank * row..(rank + 1) * row].to_vec()).collect()

@@ -181,6 +181,15 @@ impl<'c> Bench<'c> {
         self.run(case, inputs, self.expected(&case, inputs).as_deref())
     }
 
+    /// Issues a case on whatever lies in its memory; how the group failed, if it did.
+    pub(super) fn attempt(&self, case: Case) -> Result<Result<(), Failure>, TestError> {
+        let issued = self.issue(&case, &self.place(&case)?);
+        match self.group.check() {
+            Err(failure) => Ok(Err(failure)),
+            Ok(()) => issued.map(Ok),
+        }
+    }
+
     /// What each rank puts into the next case.
     fn inputs(&self, case: &Case) -> Vec<Vec<u8>> {
         let number = self.cases.get();
@@ -269,6 +278,11 @@ impl<'c> Bench<'c> {
             Operation::AllToAll => {
                 let call = group.all_to_all(input).algorithm(by);
                 run(if implied { call } else { call.into(output) }, stream)?;
+            }
+            Operation::AllToAllNd => {
+                let call = group.all_to_all_nd(input, output).algorithm(by);
+                let scatter = if let Shape::Dims(dims) = case.shape { dims.scatter } else { 1 };
+                run(call.dims(scatter, 1 - scatter), stream)?;
             }
             other => return Err(TestError::failed(format!("no harness for {other:?}"))),
         }

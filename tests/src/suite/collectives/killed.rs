@@ -6,12 +6,13 @@ use std::time::Duration;
 use rustix::process::{Signal, getpid, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 use symmem_collectives::{Algorithm, AllReduceError, Collectives as _};
-use symmem_hal::types::{Bytes, DType, Layout};
+use symmem_hal::types::{Bytes, DType, Layout, ReduceOp};
 use symmem_hal::{Fault as _, Kind};
+use symmem_mem::call::Operation;
 use symmem_mem::{Allocation, Failure, Group, Tensor, View, collect};
 
 use super::failing::reduce_ones;
-use super::harness::run;
+use super::harness::{Bench, Case, Placement, run};
 use crate::runner::{Context, Mode, Test, TestError, Verdict};
 use crate::suite::sync::stream_of;
 use crate::support::eventually;
@@ -161,15 +162,23 @@ fn the_first_rank(context: &Context) -> Verdict {
     dies_waiting(context, 0)
 }
 
-/// The victim dies somewhere in a run of operations of all sizes.
+const OPERATIONS: [Operation; 6] = [
+    Operation::AllReduce,
+    Operation::AllGather,
+    Operation::ReduceScatter,
+    Operation::Broadcast,
+    Operation::Reduce,
+    Operation::AllToAll,
+];
+
+/// The victim dies somewhere in a run of all operations, of all sizes.
 fn at_any_moment(context: &Context) -> Verdict {
     let group = context.group()?;
     let victim = context.size() - 1;
     let tombstone = Tombstone::new(context, &group, victim)?;
     let mut random = Random::new(context.seed(), &[]);
     let pause = Duration::from_micros(random.below(30_000));
-    let x = Tensor::<u32>::zeros(context.device(), &[60_000])?;
-    let stream = stream_of(&group)?;
+    let bench = Bench::new(context, group.clone(), 4 * 60_000)?;
     context.meet()?;
     std::thread::scope(|scope| {
         if context.rank() == victim {
@@ -182,11 +191,16 @@ fn at_any_moment(context: &Context) -> Verdict {
         }
         // Far more than fit into the time that the victim lives.
         for round in 0..1_000_000u32 {
-            let count = [1, 50, 3000, 60_000][random.below(4) as usize];
-            let algorithm = [Algorithm::Auto, Algorithm::OneShot, Algorithm::TwoShot];
-            let algorithm = algorithm[random.below(3) as usize];
-            let part = x.slice(0, count)?;
-            let found = run(group.all_reduce(&part).algorithm(algorithm), &stream);
+            let count = [1, 50, 3000, 60_000 / context.size() as u64][random.below(4) as usize];
+            let operation = OPERATIONS[random.below(6) as usize];
+            let case = Case {
+                root: random.below(context.size() as u64) as usize,
+                placement: Placement::number(random.below(5) as usize),
+                ..Case::of(operation, DType::U32, ReduceOp::Sum, count)
+            };
+            let algorithms = bench.algorithms(&case)?;
+            let algorithm = algorithms[random.below(algorithms.len() as u64) as usize];
+            let found = bench.attempt(Case { algorithm, ..case })?.map_err(AllReduceError::Failed);
             if found.is_err() {
                 context.step(format_args!("round {round} has failed"));
                 return check_lost(context, &group, found, &tombstone, victim);

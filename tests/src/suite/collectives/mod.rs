@@ -1,7 +1,9 @@
 //! The collectives layer.
 
+mod blocks;
 mod concurrency;
 mod data;
+mod disagreements;
 mod epochs;
 mod failing;
 mod harness;
@@ -23,12 +25,14 @@ pub fn tests() -> Vec<Test> {
         values::TESTS,
         sizes::TESTS,
         operations::TESTS,
+        blocks::TESTS,
         offsets::TESTS,
         epochs::TESTS,
         concurrency::TESTS,
         stub::TESTS,
         local_errors::TESTS,
         mismatches::TESTS,
+        disagreements::TESTS,
         failing::TESTS,
         killed::TESTS,
     ]

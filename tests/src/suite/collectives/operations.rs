@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 
 use symmem_collectives::{Algorithm, Collectives as _, ReduceOp};
 use symmem_hal::types::{BackendKind, DType};
-use symmem_mem::Options;
 use symmem_mem::call::Operation;
+use symmem_mem::{Options, Tensor};
 use symmem_sync::Lanes as _;
 
-use super::harness::{Bench, Case, Placement, affordable};
-use crate::model::collective::{Shape, parts};
+use super::harness::{Bench, Case, Placement, affordable, run};
+use crate::model::collective::{Dims, Shape, parts};
 use crate::runner::{Context, Test, Verdict, options};
 use crate::support::random::Random;
 use crate::{check, test};
@@ -24,10 +24,12 @@ pub(super) const TESTS: &[Test] = &[
     test!(parts_at_any_offset).seconds(120),
     test!(every_root),
     test!(along_the_last_dimension).seconds(120),
+    test!(from_one_dimension_into_another).seconds(120),
     test!(rooted_one_after_the_other),
     test!(all_mixed).seconds(120),
     test!(all_mixed_across_the_turns_of_epochs).seconds(120),
     test!(all_under_group_completion).seconds(120),
+    test!(group_completion_is_everybodys),
     test!(slices_of_the_caller).only_on(&[BackendKind::Host]),
 ];
 
@@ -42,11 +44,7 @@ fn operations() -> impl Iterator<Item = Operation> {
 /// all have for all.
 fn affordable_part(context: &Context, count: u64) -> u64 {
     let ranks = context.size() as u64;
-    if ranks > 8 {
-        affordable(context, count) / ranks
-    } else {
-        affordable(context, count) / ranks * 2
-    }
+    affordable(context, count) / if ranks > 8 { ranks } else { ranks.div_ceil(2) }
 }
 
 /// A bench with room for parts of so many bytes, whatever the operation.
@@ -191,6 +189,28 @@ fn along_the_last_dimension(context: &Context) -> Verdict {
     Ok(())
 }
 
+/// Both ways, in two and three dimensions, of rows from one element on.
+fn from_one_dimension_into_another(context: &Context) -> Verdict {
+    let bench = bench(context, 8 * 40_000)?;
+    let many = affordable_part(context, 40_000);
+    for (n, (rows, columns)) in
+        [(1, 1), (8, 4), (4, 4), (1, 33), (33, 1), (3, many / 3), (many / 5, 5)]
+            .into_iter()
+            .enumerate()
+    {
+        for scatter in [0, 1] {
+            for split in [(false, false), (false, true), (true, false), (true, true)] {
+                let dtype = [DType::F32, DType::U8, DType::F64][n % 3];
+                let shape = Shape::Dims(Dims { scatter, rows, split });
+                let case = Case::of(Operation::AllToAllNd, dtype, ReduceOp::Sum, rows * columns);
+                let places = [Placement::Apart, Placement::Symmetric, Placement::SymmetricOutput];
+                bench.check_placed(Case { shape, ..case }, &places)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A root may run ahead of the others: whoever it is next must not overtake them.
 fn rooted_one_after_the_other(context: &Context) -> Verdict {
     let bench = bench(context, 4 * 3000)?;
@@ -251,6 +271,51 @@ fn all_under_group_completion(context: &Context) -> Verdict {
     let group = context.group_with(&Options { completion, ..options(context.size()) })?;
     let bench = Bench::new(context, group, 2 * most * context.size() as u64)?;
     mix(&bench, &mut Random::new(context.seed(), &[]), 100, most)
+}
+
+/// Under group completion, whoever has returned knows that every rank has its result, the root of a
+/// broadcast too.
+fn group_completion_is_everybodys(context: &Context) -> Verdict {
+    let completion = symmem_mem::Completion::Group;
+    let group = context.group_with(&Options { completion, ..options(context.size()) })?;
+    let stream = crate::suite::sync::stream_of(&group)?;
+    let ranks = context.size() as u64;
+    let x = Tensor::<u32>::zeros(context.device(), &[5000 * ranks])?;
+    let y = Tensor::<u32>::zeros(context.device(), &[5000 * ranks])?;
+    let handle = group.rendezvous(&y, &group.wait())?;
+    for round in 1..=12u32 {
+        let count = [3, 500, 5000][round as usize % 3];
+        let (part, all) = (x.slice(0, count)?, x.slice(0, count * ranks)?);
+        let (block, whole) = (y.slice(0, count)?, y.slice(0, count * ranks)?);
+        all.write(&vec![round; (count * ranks) as usize])?;
+        let root = group.rank_at(round as usize % context.size())?;
+        let (length, expected) = match round % 4 {
+            0 => {
+                run(group.broadcast(&part, root).into(&block), &stream)?;
+                (count, round)
+            }
+            1 => {
+                run(group.all_gather(&part).into(&whole), &stream)?;
+                (count * ranks, round)
+            }
+            2 => {
+                run(group.reduce_scatter(&all).into(&block), &stream)?;
+                (count, round * ranks as u32)
+            }
+            _ => {
+                run(group.all_to_all(&all).into(&whole), &stream)?;
+                (count * ranks, round)
+            }
+        };
+        for rank in group.ranks() {
+            let mut found = vec![0u32; length as usize];
+            handle.remote(rank)?.slice(0, length)?.read(&mut found)?;
+            check!(found.iter().all(|x| *x == expected), "round {round}: rank {rank} is not done");
+        }
+        // Before the next round's results, all have looked.
+        context.meet()?;
+    }
+    Ok(())
 }
 
 fn slices_of_the_caller(context: &Context) -> Verdict {

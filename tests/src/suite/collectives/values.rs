@@ -2,6 +2,7 @@
 
 use symmem_collectives::{Algorithm, AllReduceError, CallError, Collectives as _};
 use symmem_hal::types::{DType, ReduceOp};
+use symmem_mem::call::Operation;
 use symmem_mem::{Options, Tensor};
 
 use super::data::{random, specials};
@@ -21,6 +22,8 @@ pub(super) const TESTS: &[Test] = &[
     test!(results_repeat),
     test!(a_part_has_the_bits_of_the_whole),
     test!(group_completion_is_everybodys),
+    test!(data_is_copied_in_first),
+    test!(sums_of_16_bits_are_formed_in_32),
     test!(without_checks),
 ];
 
@@ -200,7 +203,9 @@ fn group_completion_is_everybodys(context: &Context) -> Verdict {
     let x = Tensor::<u32>::zeros(context.device(), &[5000])?;
     let y = Tensor::<u32>::zeros(context.device(), &[5000])?;
     let handle = group.rendezvous(&y, &group.wait())?;
-    for (round, algorithm) in (1u32..).zip(Algorithm::ALL.into_iter().cycle().take(12)) {
+    for (round, algorithm) in
+        (1u32..).zip(Algorithm::of(Operation::AllReduce).iter().copied().cycle().take(12))
+    {
         let count = if algorithm == Algorithm::Packet { 100 } else { 5000 };
         let (x, y) = (x.slice(0, count)?, y.slice(0, count)?);
         x.write(&vec![round; count as usize])?;
@@ -217,6 +222,69 @@ fn group_completion_is_everybodys(context: &Context) -> Verdict {
         }
         // Before the next round's results, all have looked.
         context.meet()?;
+    }
+    Ok(())
+}
+
+/// Data in private memory, copied into the symmetric input as part of the operation.
+fn data_is_copied_in_first(context: &Context) -> Verdict {
+    let group = context.group()?;
+    let stream = crate::suite::sync::stream_of(&group)?;
+    for (number, count) in [0, 1, 9, 2048, 2049, 40_000].into_iter().enumerate() {
+        let inputs: Vec<Vec<u8>> = (0..context.size() as u64)
+            .map(|rank| random(DType::BF16, count, context.seed(), number as u64, rank))
+            .collect();
+        let tensor = || Tensor::<half::bf16>::zeros(context.device(), &[count]);
+        let (source, x, y) = (tensor()?, tensor()?, tensor()?);
+        group.rendezvous(&x, &group.wait())?;
+        super::harness::write(&source, &inputs[context.rank()])?;
+        let expected = reduce(DType::BF16, ReduceOp::Sum, &inputs);
+        for algorithm in [Algorithm::Auto, Algorithm::OneShot, Algorithm::TwoShot] {
+            let call = group.all_reduce(&x).copy_from(&source).algorithm(algorithm);
+            run(call.into(&y), &stream)?;
+            check!(super::harness::read(&y)? == expected, "{count} by {algorithm}");
+            check!(super::harness::read(&x)? == inputs[context.rank()], "{count}: not copied in");
+            run(call, &stream)?;
+            check!(super::harness::read(&x)? == expected, "{count} by {algorithm} in place");
+            let kept = super::harness::read(&source)?;
+            check!(kept == inputs[context.rank()], "{count}: the source has changed");
+        }
+        for (from, elements) in [(0, count.saturating_sub(1)), (0, 0)] {
+            let short = source.slice(from, elements)?;
+            if elements != count {
+                let found = run(group.all_reduce(&x).copy_from(&short), &stream);
+                crate::check_err!(found, AllReduceError::Source { .. });
+            }
+        }
+        if count > 0 {
+            let found = run(group.all_reduce(&x).copy_from(&x), &stream);
+            crate::check_err!(found, AllReduceError::Call(CallError::Overlap));
+        }
+    }
+    Ok(())
+}
+
+/// 256 and ones: in bf16 none of them counts, and in f16 as many small ones are lost beside 2048.
+/// Rounded once, all do.
+fn sums_of_16_bits_are_formed_in_32(context: &Context) -> Verdict {
+    let group = context.group()?;
+    let stream = crate::suite::sync::stream_of(&group)?;
+    let ranks = context.size() as f32;
+    let first = context.rank() == 0;
+    let x = Tensor::<half::bf16>::zeros(context.device(), &[100])?;
+    let y = Tensor::<half::f16>::zeros(context.device(), &[100])?;
+    for algorithm in [Algorithm::Auto, Algorithm::OneShot, Algorithm::TwoShot] {
+        x.write(&[half::bf16::from_f32(if first { 256.0 } else { 1.0 }); 100])?;
+        y.write(&[half::f16::from_f32(if first { 2048.0 } else { 1.0 }); 100])?;
+        run(group.all_reduce(&x).algorithm(algorithm), &stream)?;
+        run(group.all_reduce(&y).algorithm(algorithm), &stream)?;
+        let expected = half::bf16::from_f32(256.0 + (ranks - 1.0));
+        check_eq!(x.to_vec()?, vec![expected; 100]);
+        check_eq!(y.to_vec()?, vec![half::f16::from_f32(2048.0 + (ranks - 1.0)); 100]);
+        // What 16 bits alone would make of it.
+        let naive = (1..context.size())
+            .fold(half::bf16::from_f32(256.0), |sum, _| sum + half::bf16::from_f32(1.0));
+        check!(context.size() < 3 || naive != expected, "the sums do not differ");
     }
     Ok(())
 }

@@ -1,0 +1,181 @@
+//! What every operation makes of a rank that issues another call, or none. The all-reduce has more
+//! tests of it in [`mismatches`](super::mismatches) and [`failing`](super::failing).
+
+use symmem_collectives::{Algorithm, ReduceOp};
+use symmem_hal::types::{DType, RankSet};
+use symmem_mem::call::Operation;
+use symmem_mem::{Failure, Options};
+
+use super::harness::{Bench, Case, Placement};
+use crate::model::collective::{Dims, Shape};
+use crate::runner::{Context, Test, Verdict, options};
+use crate::{check, check_eq, check_err, test};
+
+pub(super) const TESTS: &[Test] = &[
+    test!(another_count).at_least(2),
+    test!(another_type).at_least(2),
+    test!(another_operator).at_least(2),
+    test!(another_root).at_least(2),
+    test!(another_algorithm).at_least(2),
+    test!(another_shape).at_least(2),
+    test!(another_memory).at_least(2),
+    test!(another_operation).at_least(2),
+    test!(a_missing_rank_is_named).ranks(2, 8).seconds(120),
+];
+
+const ALL: [Operation; 6] = [
+    Operation::AllReduce,
+    Operation::AllGather,
+    Operation::ReduceScatter,
+    Operation::Broadcast,
+    Operation::Reduce,
+    Operation::AllToAll,
+];
+
+fn case(operation: Operation) -> Case {
+    Case::of(operation, DType::F32, ReduceOp::Sum, 40)
+}
+
+/// The last rank issues one call where all others issue another, and then all go on alike. Every
+/// rank is told, those from whom nothing is taken at the latest two operations later.
+fn check_told(context: &Context, odd: Case, others: Case) -> Verdict {
+    context.step(format_args!("{odd:?} among {others:?}"));
+    let bench = Bench::new(context, context.group()?, 16 * 1024 * context.size() as u64)?;
+    let is_odd = context.rank() + 1 == context.size();
+    let mut found = bench.attempt(if is_odd { odd } else { others })?;
+    for _ in 0..2 {
+        if found.is_ok() {
+            found = bench.attempt(case(Operation::AllReduce))?;
+        }
+    }
+    let failure = check_err!(found, Failure::CallMismatch { .. });
+    if let Failure::CallMismatch { mine, theirs, rank, reporter, .. } = &failure {
+        let last = context.size() - 1;
+        check!(mine != theirs, "{failure}");
+        check!(rank.index() == last || reporter.index() == last, "{failure}: not of rank {last}");
+    }
+    context.meet()
+}
+
+fn another_count(context: &Context) -> Verdict {
+    for operation in ALL {
+        let others = case(operation);
+        for count in [0, 41, 3000] {
+            check_told(context, Case { count, ..others }, others)?;
+        }
+        check_told(context, others, Case { count: 0, ..others })?;
+    }
+    Ok(())
+}
+
+fn another_type(context: &Context) -> Verdict {
+    for operation in ALL {
+        let others = case(operation);
+        check_told(context, Case { dtype: DType::U32, ..others }, others)?;
+    }
+    Ok(())
+}
+
+fn another_operator(context: &Context) -> Verdict {
+    for operation in [Operation::ReduceScatter, Operation::Reduce] {
+        let others = case(operation);
+        check_told(context, Case { op: ReduceOp::Min, ..others }, others)?;
+    }
+    Ok(())
+}
+
+fn another_root(context: &Context) -> Verdict {
+    let last = context.size() - 1;
+    for operation in [Operation::Broadcast, Operation::Reduce] {
+        for count in [3, 3000] {
+            let others = Case { count, ..case(operation) };
+            check_told(context, Case { root: last, ..others }, others)?;
+            check_told(context, others, Case { root: last, ..others })?;
+        }
+    }
+    Ok(())
+}
+
+fn another_algorithm(context: &Context) -> Verdict {
+    for operation in ALL {
+        let by = |algorithm| Case { count: 3, algorithm, ..case(operation) };
+        for pair in Algorithm::of(operation).windows(2) {
+            check_told(context, by(pair[0]), by(pair[1]))?;
+            check_told(context, by(pair[1]), by(pair[0]))?;
+        }
+    }
+    Ok(())
+}
+
+fn another_shape(context: &Context) -> Verdict {
+    let scatter = case(Operation::ReduceScatter);
+    let rows = |rows| Case { shape: Shape::LastDim(rows), ..scatter };
+    check_told(context, rows(4), rows(5))?;
+    check_told(context, rows(4), scatter)?;
+    let dims = |scatter, rows| {
+        let shape = Shape::Dims(Dims { scatter, rows, split: (false, false) });
+        Case { shape, ..case(Operation::AllToAllNd) }
+    };
+    check_told(context, dims(0, 4), dims(1, 4))?;
+    check_told(context, dims(1, 5), dims(1, 4))
+}
+
+fn another_memory(context: &Context) -> Verdict {
+    for operation in ALL {
+        for count in [40, 3000] {
+            let at = |placement| Case { count, placement, ..case(operation) };
+            check_told(context, at(Placement::Apart), at(Placement::Symmetric))?;
+            check_told(context, at(Placement::SymmetricInPlace), at(Placement::Apart))?;
+            let offsets = (1, 0);
+            let others = at(Placement::Symmetric);
+            check_told(context, Case { offsets, ..others }, others)?;
+        }
+    }
+    Ok(())
+}
+
+/// Each in the place of each.
+fn another_operation(context: &Context) -> Verdict {
+    for odd in ALL {
+        // Of many ranks, not all pairs.
+        let step = if context.size() > 8 { 2 } else { 1 };
+        for others in ALL.into_iter().filter(|o| *o != odd).step_by(step) {
+            check_told(context, case(odd), case(others))?;
+        }
+    }
+    Ok(())
+}
+
+/// The last rank does not come: all others name it, those that need nothing of it now at the next
+/// operation.
+fn a_missing_rank_is_named(context: &Context) -> Verdict {
+    let last = context.size() - 1;
+    for operation in ALL {
+        for root in [0, last] {
+            let rooted = matches!(operation, Operation::Broadcast | Operation::Reduce);
+            if root != 0 && !rooted {
+                continue;
+            }
+            let options = Options { deadline: context.brief(), ..options(context.size()) };
+            let group = context.group_with(&options)?;
+            let bench = Bench::new(context, group, 16 * 1024 * context.size() as u64)?;
+            check_eq!(bench.attempt(case(operation))?, Ok(()));
+            context.meet()?;
+            if context.rank() != last {
+                context.step(format_args!("{operation:?} without rank {last}"));
+                let mut found = bench.attempt(Case { root, ..case(operation) })?;
+                for _ in 0..2 {
+                    if found.is_ok() {
+                        found = bench.attempt(case(Operation::AllReduce))?;
+                    }
+                }
+                let failure = check_err!(found, Failure::TimedOut { .. });
+                let named = symmem_hal::Fault::ranks(&failure);
+                check_eq!(named, RankSet::one(last), "{operation:?}");
+                context.same(format_args!("{operation:?} {root}"), &failure);
+            }
+            context.meet()?;
+        }
+    }
+    Ok(())
+}
