@@ -24,8 +24,8 @@ use crate::memory::{Allocation, Backing, Tensor, TensorError, View, retire};
 /// function of the calls made on the pool, and a rendezvous compares them, so that blocks that lie
 /// differently on two ranks are a [`Mismatch`](crate::Mismatch) on every rank.
 ///
-/// A dropped block is used again at once if it had no rendezvous. If it had, peers may still have
-/// it: then it is used again once the ranks of its group have met, in a rendezvous or in
+/// A dropped block is used again at once if it had no rendezvous, and no work on it is in flight. If
+/// it had, peers may still have it: then it is used again once the ranks of its group have met, in a rendezvous or in
 /// [`Group::reclaim`](crate::Group::reclaim), after all of them dropped theirs and every handle and
 /// view of it. That moment is the same on all ranks. So a loop that allocates, makes symmetric and
 /// drops uses two places in turn.

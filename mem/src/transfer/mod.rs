@@ -81,7 +81,7 @@ impl Fault for TransferError {
     fn ranks(&self) -> RankSet {
         match self {
             TransferError::Failed(e) => e.ranks(),
-            TransferError::Peer(PeerError::View { rank, .. }) => RankSet::one(rank.index()),
+            TransferError::Peer(e) => e.ranks(),
             TransferError::Stream(e) => e.ranks(),
             _ => RankSet::new(),
         }

@@ -20,7 +20,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(no_elements_are_a_transfer_too),
     test!(offsets_count_from_the_handles_view),
     test!(into_a_pools_block),
-    test!(a_worker_keeps_the_order).seconds(120),
+    test!(a_worker_keeps_the_order),
     test!(arguments_are_held_until_the_end),
     test!(ranges_of_peers_are_checked),
     test!(bad_views_and_streams_are_refused),
