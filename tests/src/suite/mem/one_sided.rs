@@ -318,7 +318,7 @@ fn ranges_of_peers_are_checked(context: &Context) -> Verdict {
     check!(
         matches!(
             error,
-            TransferError::Peer(PeerError::View { source: ViewError::Misaligned { .. }, .. })
+            TransferError::Peer(PeerError::View { cause: ViewError::Misaligned { .. }, .. })
         ),
         "{error}"
     );

@@ -151,12 +151,11 @@ fn pads_are_bounded(context: &Context) -> Verdict {
         for (offset, count) in [(end, 2), (size.get(), 1), (0, size.get() / 4 + 1), (1 << 62, 1)] {
             let found =
                 handle.signal_pad_part(rank, Bytes::new(offset), DType::U32, Layout::flat(count));
-            let error =
-                check_err!(found, PeerError::View { source: ViewError::PastEnd { .. }, .. });
+            let error = check_err!(found, PeerError::View { cause: ViewError::PastEnd { .. }, .. });
             check!(error.to_string().starts_with(&format!("rank {rank}: ")), "{error}");
         }
         let found = handle.signal_pad_part(rank, Bytes::new(2), DType::U32, Layout::flat(1));
-        check_err!(found, PeerError::View { source: ViewError::Misaligned { .. }, .. });
+        check_err!(found, PeerError::View { cause: ViewError::Misaligned { .. }, .. });
     }
     let stranger = context.group()?.rank_at(0)?;
     check_err!(handle.signal_pad(stranger), PeerError::Rank(RankError::OtherGroup { .. }));
