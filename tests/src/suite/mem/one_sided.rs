@@ -22,6 +22,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(into_a_pools_block),
     test!(a_worker_keeps_the_order),
     test!(arguments_are_held_until_the_end),
+    test!(a_graph_transfers_again_at_each_replay),
     test!(ranges_of_peers_are_checked),
     test!(bad_views_and_streams_are_refused),
     test!(a_group_that_was_left_refuses),
@@ -280,6 +281,46 @@ fn arguments_are_held_until_the_end(context: &Context) -> Verdict {
     check_eq!(kept.to_vec()?, vec![value(next.index(), 1); 100_000]);
     meet_in(&group)?;
     check_eq!(tensor.to_vec()?, vec![value(before(context), 0); 100_000]);
+    Ok(())
+}
+
+fn a_graph_transfers_again_at_each_replay(context: &Context) -> Verdict {
+    let group = context.group()?;
+    let next = context.neighbour(&group, 1)?;
+    let mut streams = vec![context.device().stream(StreamMode::Worker)?];
+    // Not every backend runs launches on the caller.
+    streams.extend(context.device().stream(StreamMode::Inline).ok());
+    for stream in streams {
+        let (tensor, handle) = symmetric(context, &group, 256)?;
+        let source = Tensor::<u32>::zeros(context.device(), &[128])?;
+        let back = Tensor::<u32>::zeros(context.device(), &[128])?;
+        stream.begin_capture()?;
+        handle.put(&source, next).on(&stream)?;
+        handle.get(&back, next).on(&stream)?;
+        let flags = handle.remote(next)?;
+        flags.memset32(200, 7, 10).on(&stream)?;
+        flags.write_value32(255, 9).on(&stream)?;
+        let graph = stream.end_capture()?;
+        // The graph holds what it uses; nothing has happened yet.
+        drop((handle, flags));
+        meet_in(&group)?;
+        check_eq!(tensor.to_vec()?, [0; 256]);
+        for round in 0..4 {
+            source.write(&[value(context.rank(), round); 128])?;
+            tensor.slice(128, 128)?.write(&[0; 128])?;
+            meet_in(&group)?;
+            graph.launch(&stream, &PATIENT)?;
+            stream.synchronize(&PATIENT)?;
+            check_eq!(back.to_vec()?, [value(context.rank(), round); 128], "round {round}");
+            meet_in(&group)?;
+            let mut expected = vec![value(before(context), round); 128];
+            expected.extend([0; 128]);
+            expected[200..210].fill(7);
+            expected[255] = 9;
+            check_eq!(tensor.to_vec()?, expected, "round {round}");
+            meet_in(&group)?;
+        }
+    }
     Ok(())
 }
 
