@@ -30,7 +30,8 @@ use crate::memory::{Allocation, Backing, Tensor, TensorError, View, retire};
 /// view of it. That moment is the same on all ranks. So a loop that allocates, makes symmetric and
 /// drops uses two places in turn.
 ///
-/// A pool belongs to one rank of one run: ranks that are threads have one each.
+/// A pool belongs to one rank of one run: ranks that are threads have one each. What a rank that was
+/// lost had of a block nobody can tell, so that the block is not used again while the pool lives.
 #[derive(Clone, Debug)]
 pub struct MemoryPool(Arc<Inner>);
 
