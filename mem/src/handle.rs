@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use symmem_hal::types::{Bytes, DType, Layout, Rank};
-use symmem_hal::{Device, DevicePtr};
+use symmem_hal::types::{Bytes, DType, Layout, Rank, RankSet};
+use symmem_hal::{Device, DevicePtr, Fault, Kind};
 
 use crate::group::{Group, RankError};
 use crate::memory::{View, ViewError};
@@ -37,9 +37,17 @@ pub enum PeerError {
     },
 }
 
-impl symmem_hal::Fault for PeerError {
-    fn kind(&self) -> symmem_hal::Kind {
-        symmem_hal::Kind::InvalidArgument
+impl Fault for PeerError {
+    fn kind(&self) -> Kind {
+        Kind::InvalidArgument
+    }
+
+    fn ranks(&self) -> RankSet {
+        match self {
+            PeerError::View { rank, .. } => RankSet::one(rank.index()),
+            // It counts in another group.
+            PeerError::Rank(_) => RankSet::new(),
+        }
     }
 }
 

@@ -4,10 +4,15 @@
 //!
 //! - [`Group`]: the ranks of a run ([`launch::threads`], [`launch::Processes`], [`Group::from_env`]
 //!   under torchrun or `symmem run`), sub-groups that may overlap, splits by colour.
-//! - [`Allocation`], [`Tensor`], [`View`]: memory that a rank owns, and typed ranges of it.
+//! - [`Allocation`], [`Tensor`], [`View`]: memory that a rank owns, and typed ranges of it;
+//!   [`MemoryPool`]: many of them in few segments, and memory that keeps its place under an id.
 //! - Rendezvous: [`Group::rendezvous`] maps every member's allocation into every member, after all
 //!   members have agreed on everything that must be equal; what differs is one typed error, naming
 //!   field, ranks and values, on *every* rank.
+//! - One-sided operations: [`put`](SymmetricMemory::put) and [`get`](SymmetricMemory::get) of any
+//!   contiguous view, fills of words that somebody polls ([`View::write_value32`],
+//!   [`View::memset32`]), at once or in a stream's order.
+//! - Defaults of the process ([`settings`]), fixed at their first use.
 //! - Liveness: a peer that dies is known at once by a closed link, without heartbeats
 //!   ([`liveness`]), and every wait of the layers above looks there.
 //! - The stores through which ranks first meet ([`store`]), PyTorch's TCPStore among them, and what a
@@ -31,6 +36,9 @@
 //!   lists the hosts, users and namespaces.
 //! - *One to three requests to the store a rank*, however large the group.
 //! - *Dropped memory is retired, not freed*, until every member that mapped it has let go of it.
+//! - *A pool's block is reused by consent*: what ranks let go of is said where they meet anyhow, so that
+//!   all of them take the same bytes back at the same point of their programs, and the next blocks lie
+//!   alike again. A message whenever a peer lets go would come at another moment on each rank.
 //! - *Ranks are a type tied to their group*, so that a global rank cannot pass for a group's.
 //!
 //! # Two ranks

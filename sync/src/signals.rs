@@ -16,6 +16,7 @@
 
 use core::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use symmem_hal::types::{Rank, RankSet};
 use symmem_hal::{
@@ -361,6 +362,9 @@ pub(crate) fn check_channel(group: &Group, channel: Channel) -> Result<(), Signa
     Ok(())
 }
 
+/// What a kernel on a busy machine may take to report that its time was over.
+const GRACE: Duration = Duration::from_secs(2);
+
 /// Waits until a call on the group's own stream has happened, and reports how it went.
 pub(crate) fn settle(
     shared: &Arc<Shared>,
@@ -370,7 +374,10 @@ pub(crate) fn settle(
     if shared.stream.is_inline() {
         return Ok(());
     }
-    shared.drain(&shared.stream, wait)?;
+    // The kernel's own bound ends it, and a cancellation: how it ended is to be told, not that it was
+    // waited for.
+    let patience = Wait::timeout(wait.duration().saturating_add(GRACE));
+    shared.drain(&shared.stream, &patience)?;
     shared.control().take_fault(channel).map_or(Ok(()), Err)
 }
 

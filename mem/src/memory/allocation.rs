@@ -146,9 +146,11 @@ impl Allocation {
 }
 
 impl Allocation {
-    /// What must live while work on the allocation is in flight.
+    /// What must live while work on the allocation is in flight: its memory, and that of the peers,
+    /// which the work may reach and which the allocation itself forgets with their group.
     pub(crate) fn keep_alive(&self) -> KeepAlive {
-        self.inner.clone()
+        let places: Vec<_> = self.inner.places.lock().iter().map(|(_, p)| p.clone()).collect();
+        if places.is_empty() { self.inner.clone() } else { Arc::new((self.inner.clone(), places)) }
     }
 
     pub(crate) fn backing(&self) -> &Arc<Backing> {

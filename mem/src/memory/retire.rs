@@ -2,7 +2,8 @@
 //!
 //! Dropping the last handle of an allocation does not free it. It waits here until every member
 //! that mapped it has said that it unmapped it, or has left or died. Freed by the next allocation
-//! of the process, or by [`collect`].
+//! of the process, or by [`collect`]. Blocks of a pool, whose segment stays, go another way: see
+//! [`ledger`](super::ledger).
 
 use parking_lot::Mutex;
 use symmem_hal::Memory;

@@ -24,13 +24,14 @@ use crate::memory::{Allocation, Backing, Tensor, TensorError, View, retire};
 /// function of the calls made on the pool, and a rendezvous compares them, so that blocks that lie
 /// differently on two ranks are a [`Mismatch`](crate::Mismatch) on every rank.
 ///
-/// A dropped block is used again at once if it had no rendezvous. If it had, peers may still have
-/// it: then it is used again once the ranks of its group have met, in a rendezvous or in
+/// A dropped block is used again at once if it had no rendezvous, and no work on it is in flight. If
+/// it had, peers may still have it: then it is used again once the ranks of its group have met, in a rendezvous or in
 /// [`Group::reclaim`](crate::Group::reclaim), after all of them dropped theirs and every handle and
 /// view of it. That moment is the same on all ranks. So a loop that allocates, makes symmetric and
 /// drops uses two places in turn.
 ///
-/// A pool belongs to one rank of one run: ranks that are threads have one each.
+/// A pool belongs to one rank of one run: ranks that are threads have one each. What a rank that was
+/// lost had of a block nobody can tell, so that the block is not used again while the pool lives.
 #[derive(Clone, Debug)]
 pub struct MemoryPool(Arc<Inner>);
 

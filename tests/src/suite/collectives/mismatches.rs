@@ -4,7 +4,7 @@
 use symmem_collectives::{Algorithm, AllReduceError, Collectives as _};
 use symmem_hal::types::{Bytes, DType, Layout, ReduceOp};
 use symmem_hal::{Fault as _, Kind};
-use symmem_mem::{Allocation, Failure, Group, View};
+use symmem_mem::{Allocation, Failure, Group, MemoryPool, View};
 
 use super::harness::run;
 use crate::runner::{Context, Test, TestError, Verdict};
@@ -21,6 +21,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(another_order).at_least(2),
     test!(one_call_more).at_least(2),
     test!(another_symmetric_memory).at_least(2),
+    test!(another_block_of_a_pool).at_least(2),
     test!(another_offset_in_symmetric_memory).at_least(2),
     test!(symmetric_here_and_private_there).at_least(2),
     test!(other_groups_go_on).at_least(3),
@@ -196,6 +197,18 @@ fn two_shot(offset: u64) -> Call {
 /// Both are symmetric, but of another rendezvous.
 fn another_symmetric_memory(context: &Context) -> Verdict {
     let scene = Scene::new(context)?;
+    scene.rendezvous(0)?;
+    scene.rendezvous(1)?;
+    scene.issue_by_all(1, two_shot(0))?;
+    let found = scene.issue(usize::from(scene.is_odd()), two_shot(0))?;
+    scene.check_failed(found)
+}
+
+/// Both blocks are symmetric, and of one segment.
+fn another_block_of_a_pool(context: &Context) -> Verdict {
+    let pool = MemoryPool::new(context.device());
+    let allocate = || pool.allocate(Bytes::kib(64));
+    let scene = Scene { memory: [allocate()?, allocate()?], ..Scene::new(context)? };
     scene.rendezvous(0)?;
     scene.rendezvous(1)?;
     scene.issue_by_all(1, two_shot(0))?;

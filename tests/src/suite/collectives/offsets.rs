@@ -1,13 +1,19 @@
 //! Views that begin anywhere an element may.
 
+use symmem_collectives::{Algorithm, Collectives as _};
 use symmem_hal::types::{DType, ReduceOp};
+use symmem_mem::MemoryPool;
 
 use super::harness::{Bench, Case, Placement, affordable};
-use crate::runner::{Context, Test, Verdict};
-use crate::test;
+use crate::runner::{Context, PATIENT, Test, Verdict};
+use crate::suite::sync::stream_of;
+use crate::{check_eq, test};
 
-pub(super) const TESTS: &[Test] =
-    &[test!(every_element_offset).seconds(120), test!(offsets_in_large_views).seconds(120)];
+pub(super) const TESTS: &[Test] = &[
+    test!(every_element_offset).seconds(120),
+    test!(offsets_in_large_views).seconds(120),
+    test!(blocks_of_a_pool),
+];
 
 fn every_element_offset(context: &Context) -> Verdict {
     let bench = Bench::new(context, context.group()?, 8 * 200)?;
@@ -34,6 +40,33 @@ fn offsets_in_large_views(context: &Context) -> Verdict {
             let count = affordable(context, count);
             let case = Case { placement, ..Case::new(dtype, ReduceOp::Sum, count) };
             bench.check_all(Case { offsets, ..case })?;
+        }
+    }
+    Ok(())
+}
+
+/// The second of three blocks, read by peers where it lies: the others stay as they were.
+fn blocks_of_a_pool(context: &Context) -> Verdict {
+    let group = context.group()?;
+    let pool = MemoryPool::new(context.device());
+    let stream = stream_of(&group)?;
+    let ranks = context.size() as u32;
+    for count in [1, 100, 20_000] {
+        let blocks = [pool.empty::<u32>(&[count])?, pool.empty(&[count])?, pool.empty(&[count])?];
+        for algorithm in [Algorithm::OneShot, Algorithm::TwoShot] {
+            for block in &blocks {
+                block.write(&vec![context.rank() as u32 + 1; count as usize])?;
+            }
+            group.rendezvous(&blocks[1], &group.wait())?;
+            group.all_reduce(&blocks[1]).algorithm(algorithm).on(&stream)?;
+            stream.synchronize(&PATIENT)?;
+            let sum = ranks * (ranks + 1) / 2;
+            check_eq!(blocks[1].to_vec()?, vec![sum; count as usize], "{count}, {algorithm:?}");
+            for block in [&blocks[0], &blocks[2]] {
+                let own = vec![context.rank() as u32 + 1; count as usize];
+                check_eq!(block.to_vec()?, own, "{count}, {algorithm:?}, another block");
+            }
+            group.split(None, 0, &group.wait())?;
         }
     }
     Ok(())

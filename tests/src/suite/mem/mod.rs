@@ -8,7 +8,12 @@ mod launch;
 mod leaks;
 mod leaving;
 mod missing;
+mod one_sided;
+mod peers;
+mod pool;
+mod registration;
 mod rendezvous;
+mod settings;
 mod subgroups;
 
 use symmem_hal::types::{Bytes, DType, Layout};
@@ -22,6 +27,11 @@ pub fn tests() -> Vec<Test> {
     [
         allocation::TESTS,
         rendezvous::TESTS,
+        registration::TESTS,
+        peers::TESTS,
+        pool::TESTS,
+        one_sided::TESTS,
+        settings::TESTS,
         agreement::TESTS,
         subgroups::TESTS,
         leaks::TESTS,

@@ -228,9 +228,17 @@ fn more_than_two_gibibytes(context: &Context) -> Verdict {
     let group = context.group()?;
     let view = bytes_view(context, count)?;
     let handle = group.rendezvous(&view, &group.wait())?;
-    let last = view.slice(count - 1, 1)?;
-    last.write(&[u8::try_from(context.rank() + 1)?])?;
+    let one = Tensor::<u8>::zeros(context.device(), &[1])?;
+    one.write(&[u8::try_from(context.rank() + 1)?])?;
+    handle.put(&one, group.rank()).offset(count - 1).run()?;
     context.meet()?;
+    // All of it into another rank's, from one's own.
+    let next = context.neighbour(&group, 1)?;
+    let found = handle.put(&view, next).offset(1).run();
+    check_err!(found, symmem_mem::TransferError::Peer(_));
+    handle.get(&one, next).offset(count - 1).run()?;
+    handle.put(&view, group.rank()).run()?;
+    check_eq!(one.to_vec()?, [u8::try_from(next.index() + 1)?]);
     for rank in group.ranks() {
         let theirs = handle.peer(rank, Bytes::new(count - 1), DType::U8, Layout::flat(1))?;
         let mut found = [0u8];

@@ -3,6 +3,7 @@
 mod barriers;
 mod channels;
 mod lost;
+mod puts;
 mod signals;
 mod streams;
 mod timeouts;
@@ -19,8 +20,16 @@ use crate::runner::{PATIENT, Test, TestError};
 /// The tests of the layer.
 #[must_use]
 pub fn tests() -> Vec<Test> {
-    [signals::TESTS, channels::TESTS, barriers::TESTS, timeouts::TESTS, lost::TESTS, streams::TESTS]
-        .concat()
+    [
+        signals::TESTS,
+        puts::TESTS,
+        channels::TESTS,
+        barriers::TESTS,
+        timeouts::TESTS,
+        lost::TESTS,
+        streams::TESTS,
+    ]
+    .concat()
 }
 
 /// The group's own stream.
