@@ -4,15 +4,19 @@ mod agree;
 mod caches;
 mod farewell;
 mod options;
+pub(crate) mod quarantine;
+mod recover;
 mod subgroup;
 pub(crate) mod world;
 
 pub(crate) use caches::Forgets;
 pub use options::{Completion, Determinism, Options, OptionsError};
+pub use quarantine::quarantined;
+pub use recover::RecoverError;
 pub use subgroup::{Subgroup, SubgroupError};
 
 use std::any::Any;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -54,6 +58,9 @@ impl core::fmt::Debug for Group {
 struct Inner {
     world: Arc<World>,
     id: u64,
+    /// The id of the group that it goes back to by recoveries: its own if there was none.
+    root: u64,
+    recovery: Mutex<recover::Attempts>,
     scope: Scope,
     members: Arc<[u32]>,
     me: usize,
@@ -144,6 +151,8 @@ impl Layer {
 /// What a group is about to be made of.
 pub(crate) struct Plan {
     pub id: u64,
+    /// The group that it goes back to by recoveries, if there was one.
+    pub root: Option<u64>,
     pub members: Arc<[u32]>,
     pub me: usize,
     pub device: Device,
@@ -162,6 +171,7 @@ impl Group {
         let members: Arc<[u32]> = (0..world.size).collect();
         let plan = Plan {
             id: world.next_group_id(&members),
+            root: None,
             me: world.rank as usize,
             members,
             device: device.clone(),
@@ -178,7 +188,7 @@ impl Group {
         wait: &Wait,
     ) -> Result<Self, RendezvousError> {
         static NEXT_SCOPE: AtomicU32 = AtomicU32::new(1);
-        let Plan { id, members, me, device, options, step } = plan;
+        let Plan { id, root, members, me, device, options, step } = plan;
         options.check(members.len())?;
         let span = tracing::info_span!("create group", id, size = members.len());
         let _entered = span.enter();
@@ -242,6 +252,8 @@ impl Group {
         let inner = Inner {
             world: world.clone(),
             id,
+            root: root.unwrap_or(id),
+            recovery: Mutex::new(recover::Attempts::new(world.generation, &members)),
             scope,
             members,
             me,
@@ -583,31 +595,28 @@ impl Inner {
             return;
         }
         retire::forget_group(self.scope);
-        let farewell = Arc::new(Farewell {
+        self.farewell().say_after(self.status.in_flight());
+    }
+
+    fn farewell(&self) -> Farewell {
+        let others = self.members.iter().copied().enumerate().filter(|(i, _)| *i != self.me);
+        Farewell {
             id: self.id,
             scope: self.scope,
-            others: self
-                .members
-                .iter()
-                .copied()
-                .enumerate()
-                .filter(|(i, _)| *i != self.me)
-                .map(|(_, m)| m)
-                .collect(),
+            others: others.map(|(_, member)| member).collect(),
             voice: self.world.voice.clone(),
             caches: self.caches.clone(),
-            in_flight: self.status.in_flight(),
             status: self.status.clone(),
-            awaited: AtomicUsize::new(0),
-        });
-        farewell.say();
+        }
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         // A rank that unwinds has not ended in an orderly way: its scope says so, or its process.
-        if !std::thread::panicking() {
+        if std::thread::panicking() {
+            self.world.register.leave_behind(self.status.in_flight());
+        } else {
             self.leave();
         }
     }

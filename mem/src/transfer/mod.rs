@@ -14,7 +14,6 @@ pub use fill::{Fill, FillError};
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use symmem_hal::types::{BackendKind, Bytes, Layout, Rank, RankSet};
 use symmem_hal::{
     DeviceError, Fault, Function, KeepAlive, Kind, Launch, Launched, LoadError, Stream, SyncError,
@@ -227,14 +226,10 @@ unsafe fn launch<T: bytemuck::NoUninit>(
     wait: &Wait,
     views: &[&View],
 ) -> Result<(), SyncError> {
-    let kept: SmallVec<[KeepAlive; 2]> = if stream.is_inline() {
-        SmallVec::new()
-    } else {
-        views.iter().map(|view| view.keep_alive()).collect()
-    };
+    let keep = || -> Vec<KeepAlive> { views.iter().map(|view| view.keep_alive()).collect() };
     // SAFETY: the caller's promise; the views are borrowed during an inline launch, and held by the
-    // stream until any other has run.
-    let launched = unsafe { stream.launch(Launch::new(function, args, wait, &kept)) }?;
+    // stream until any other has run, in a capture by the graph.
+    let launched = unsafe { stream.launch(Launch::keeping(function, args, wait, &keep)) }?;
     // The stream's backend knows the addresses, so nothing stops these kernels.
     debug_assert_ne!(launched, Launched::Stopped);
     Ok(())
