@@ -196,6 +196,11 @@ impl Status {
         self.closed.load(Ordering::Acquire) != OPEN
     }
 
+    /// Whether this rank has left the group.
+    pub(crate) fn has_left(&self) -> bool {
+        self.closed.load(Ordering::Acquire) == LEFT
+    }
+
     /// Takes no new work. Returns whether it took some before.
     pub(crate) fn close(&self) -> bool {
         self.close_as(LEFT)

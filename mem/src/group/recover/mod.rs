@@ -98,6 +98,8 @@ impl Attempts {
 struct Members<'a> {
     status: &'a Status,
     ranks: &'a [u32],
+    /// Whether they stood for an earlier generation, for which they left the old group.
+    stood: bool,
 }
 
 impl Members<'_> {
@@ -108,7 +110,12 @@ impl Members<'_> {
 
 impl View for Members<'_> {
     fn is_expected(&self, rank: u32) -> bool {
-        self.index(rank).is_some_and(|index| self.status.gone(index).is_none())
+        let is_gone = |index| match self.status.gone(index) {
+            Some(Gone::Left) => !self.stood || self.status.is_lost(index),
+            Some(Gone::Lost) => true,
+            None => false,
+        };
+        self.index(rank).is_some_and(|index| !is_gone(index))
     }
 
     fn is_lost(&self, rank: u32) -> bool {
@@ -166,10 +173,12 @@ impl Group {
         if let Some(failure) = &attempts.over {
             return Err(failure.clone().into());
         }
-        match self.check() {
-            Err(failure @ (Failure::Left | Failure::Forked)) => return Err(failure.into()),
-            // Failed or not, or tried before: that is no obstacle.
-            Ok(()) | Err(_) => {}
+        // Whether the group has failed, and of what, is no obstacle.
+        if let Err(failure @ Failure::Forked) = self.check() {
+            return Err(failure.into());
+        }
+        if self.0.status.has_left() {
+            return Err(Failure::Left.into());
         }
         let span = tracing::info_span!("recover", group = self.id());
         let _entered = span.enter();
@@ -225,7 +234,8 @@ impl Group {
         let (world, me) = (&inner.world, inner.world.rank);
         let key = format!("recover/{}/{:016x}/{generation}", world.run, inner.root);
         let patience = Instant::now() + bound.left() / 2;
-        let view = Members { status: &inner.status, ranks: &inner.members };
+        let stood = generation > inner.world.generation + 1;
+        let view = Members { status: &inner.status, ranks: &inner.members, stood };
         let mut found = Roll::default();
         let mut stands = Vec::new();
         let mut pause = Duration::from_micros(500);

@@ -7,7 +7,7 @@ use symmem_sync::{Lanes as _, LanesError};
 
 use super::graphs::capture;
 use super::kernels::{Gather, Kernels, Word};
-use super::{failure, issued_or_failed, launched_or_stale, synchronize};
+use super::{failure, issued_or_failed, synchronize};
 use crate::runner::{Context, PATIENT, Test, TestError, Verdict, options};
 use crate::{check, check_eq, check_err, test};
 
