@@ -79,8 +79,8 @@ mod transfer;
 pub use exchange::ExchangeError;
 pub use failure::Failure;
 pub use group::{
-    Completion, Determinism, Group, Layer, Options, OptionsError, RankError, Subgroup,
-    SubgroupError,
+    Completion, Determinism, Group, Layer, Options, OptionsError, RankError, RecoverError,
+    Subgroup, SubgroupError, quarantined,
 };
 pub use handle::{PeerError, SymmetricMemory};
 pub use memory::{Allocation, Tensor, TensorError, View, ViewError, collect, is_symmetric};

@@ -52,6 +52,11 @@ pub(crate) struct LocalExchange {
 }
 
 impl Exchange for LocalExchange {
+    fn succeed(&self, _root: u64, _generation: u32) -> Arc<dyn Exchange> {
+        // Nobody leads here, and rounds carry the group and its generation.
+        Arc::new(LocalExchange { hub: self.hub.clone() })
+    }
+
     fn gather(&self, round: Round<'_>, wait: &Wait) -> Result<Vec<Part>, ExchangeError> {
         let deadline = wait.deadline();
         let hub = self.hub.clone();

@@ -11,6 +11,7 @@ pub(crate) mod local;
 pub(crate) mod token;
 pub(crate) mod unix;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -176,4 +177,8 @@ pub(crate) trait Exchange: Send + Sync + std::fmt::Debug {
     /// Gives this member's part and returns every member's, in group order (this member's own
     /// included, without its handle). Links between members that have none are made on the way.
     fn gather(&self, round: Round<'_>, wait: &Wait) -> Result<Vec<Part>, ExchangeError>;
+
+    /// The meeting point of those who recover the group of this `root`: none that a rank which is
+    /// left behind may lead.
+    fn succeed(&self, root: u64, generation: u32) -> Arc<dyn Exchange>;
 }

@@ -28,6 +28,9 @@ const TICK: Duration = Duration::from_millis(20);
 /// One process's way to the meeting point of its run.
 #[derive(Debug)]
 pub(crate) struct UnixExchange {
+    /// The run that the ranks were started in.
+    origin: String,
+    /// What the meeting point is named after.
     run: String,
     generation: u32,
     token: Token,
@@ -72,7 +75,8 @@ impl UnixExchange {
         links: Arc<Links>,
         on_lead: OnLead,
     ) -> Self {
-        UnixExchange { run, generation, token, links, leader: Mutex::new(None), on_lead }
+        let (origin, leader) = (run.clone(), Mutex::new(None));
+        UnixExchange { origin, run, generation, token, links, leader, on_lead }
     }
 
     /// Binds the run's name if it is free, and leads.
@@ -199,6 +203,18 @@ fn seqpacket(flags: SocketFlags) -> Result<OwnedFd, ExchangeError> {
 }
 
 impl Exchange for UnixExchange {
+    fn succeed(&self, root: u64, generation: u32) -> Arc<dyn Exchange> {
+        Arc::new(UnixExchange {
+            origin: self.origin.clone(),
+            run: format!("{}/{root:016x}", self.origin),
+            generation,
+            token: self.token.clone(),
+            links: self.links.clone(),
+            leader: Mutex::new(None),
+            on_lead: self.on_lead.clone(),
+        })
+    }
+
     fn gather(&self, round: Round<'_>, wait: &Wait) -> Result<Vec<Part>, ExchangeError> {
         let bound = Bound { wait, deadline: wait.deadline(), round: &round };
         loop {

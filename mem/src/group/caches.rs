@@ -4,12 +4,18 @@
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use symmem_hal::Memory;
 use symmem_hal::types::Scope;
 
 /// Something that caches by group.
 pub(crate) trait Forgets: Send + Sync {
     /// The group has ended here.
     fn forget(&self, scope: Scope);
+
+    /// The memory of this rank that it has for the group's members to map, if it is that.
+    fn memory(&self) -> Option<Memory> {
+        None
+    }
 }
 
 /// Those who cache something of one group.
@@ -39,6 +45,12 @@ impl Caches {
             state.sweep = (2 * state.caches.len()).max(Self::FIRST_SWEEP);
         }
         state.caches.push(Arc::downgrade(cache));
+    }
+
+    /// The memory of this rank that members of the group have mapped.
+    pub(crate) fn memories(&self) -> Vec<Memory> {
+        let caches: Vec<_> = self.0.lock().caches.iter().filter_map(Weak::upgrade).collect();
+        caches.iter().filter_map(|cache| cache.memory()).collect()
     }
 
     /// The group has ended.

@@ -3,24 +3,28 @@
 mod agree;
 mod caches;
 mod farewell;
+mod meeting;
 mod options;
+pub(crate) mod quarantine;
+mod recover;
 mod subgroup;
 pub(crate) mod world;
 
 pub(crate) use caches::Forgets;
 pub use options::{Completion, Determinism, Options, OptionsError};
+pub use quarantine::quarantined;
+pub use recover::RecoverError;
 pub use subgroup::{Subgroup, SubgroupError};
 
 use std::any::Any;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use symmem_hal::types::{Bytes, Rank, Scope};
 use symmem_hal::{Device, DeviceError, DevicePtr, Fault, Kind, Memory, Stream, Wait};
 
-use crate::exchange::{ExchangeError, Handle, Part, Round, RoundKey};
+use crate::exchange::{Handle, Part, Round, RoundKey};
 use crate::failure::Failure;
 use crate::liveness::Status;
 use crate::memory::ledger::Ledger;
@@ -29,6 +33,7 @@ use crate::rendezvous::record::{About, Record, Reported, Step};
 use crate::rendezvous::{self, Membership, RendezvousError, Tables};
 use caches::Caches;
 use farewell::Farewell;
+use meeting::Sequence;
 use world::World;
 
 /// A set of ranks that share memory, as one of them sees it.
@@ -54,6 +59,9 @@ impl core::fmt::Debug for Group {
 struct Inner {
     world: Arc<World>,
     id: u64,
+    /// The id of the group that it goes back to by recoveries: its own if there was none.
+    root: u64,
+    recovery: Mutex<recover::Attempts>,
     scope: Scope,
     members: Arc<[u32]>,
     me: usize,
@@ -69,36 +77,6 @@ struct Inner {
     /// What each layer above keeps with the group; see [`Layer`].
     slots: [OnceLock<Box<dyn Any + Send + Sync>>; Layer::COUNT],
     making: [Mutex<()>; Layer::COUNT],
-}
-
-/// Where the group's agreement stands. Locked while a member meets the others: a group's meetings
-/// have one order.
-///
-/// Rounds are counted within a call, so that a member whose part in a call ended early, for want of
-/// descriptors say, meets the others again in the next call.
-#[derive(Debug, Default)]
-pub(crate) struct Sequence {
-    call: u64,
-    round: u64,
-    ordinal: u64,
-}
-
-impl Sequence {
-    pub(crate) fn next_ordinal(&mut self) -> u64 {
-        self.ordinal += 1;
-        self.ordinal
-    }
-
-    fn next_call(&mut self) {
-        self.call += 1;
-        self.round = 0;
-    }
-
-    /// No call has more than a handful.
-    fn next_round(&mut self) -> u64 {
-        self.round += 1;
-        self.call << 8 | self.round
-    }
 }
 
 /// A rank that is none of the group's.
@@ -144,6 +122,8 @@ impl Layer {
 /// What a group is about to be made of.
 pub(crate) struct Plan {
     pub id: u64,
+    /// The group that it goes back to by recoveries, if there was one.
+    pub root: Option<u64>,
     pub members: Arc<[u32]>,
     pub me: usize,
     pub device: Device,
@@ -162,6 +142,7 @@ impl Group {
         let members: Arc<[u32]> = (0..world.size).collect();
         let plan = Plan {
             id: world.next_group_id(&members),
+            root: None,
             me: world.rank as usize,
             members,
             device: device.clone(),
@@ -178,7 +159,7 @@ impl Group {
         wait: &Wait,
     ) -> Result<Self, RendezvousError> {
         static NEXT_SCOPE: AtomicU32 = AtomicU32::new(1);
-        let Plan { id, members, me, device, options, step } = plan;
+        let Plan { id, root, members, me, device, options, step } = plan;
         options.check(members.len())?;
         let span = tracing::info_span!("create group", id, size = members.len());
         let _entered = span.enter();
@@ -242,6 +223,8 @@ impl Group {
         let inner = Inner {
             world: world.clone(),
             id,
+            root: root.unwrap_or(id),
+            recovery: Mutex::new(recover::Attempts::new(world.generation, &members)),
             scope,
             members,
             me,
@@ -436,27 +419,6 @@ impl Group {
         &self.0.world
     }
 
-    /// The right to meet the others. Held while this rank waits for them, so that another thread that
-    /// wants it waits within its own bound.
-    pub(crate) fn meeting(&self, wait: &Wait) -> Result<MutexGuard<'_, Sequence>, ExchangeError> {
-        /// How often a wait looks at its cancel token.
-        const TICK: Duration = Duration::from_millis(20);
-        let deadline = wait.deadline();
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if let Some(mut turn) = self.0.meeting.try_lock_for(left.min(TICK)) {
-                turn.next_call();
-                return Ok(turn);
-            }
-            if wait.is_cancelled() {
-                return Err(ExchangeError::Cancelled);
-            }
-            if left.is_zero() {
-                return Err(ExchangeError::Busy { allowed: wait.duration() });
-            }
-        }
-    }
-
     pub(crate) fn membership(&self) -> Membership {
         Membership {
             scope: self.0.scope,
@@ -499,70 +461,6 @@ impl Group {
         let stream = self.0.device.default_stream()?;
         Ok(self.0.stream.get_or_init(|| stream))
     }
-
-    pub(crate) fn about(&self) -> About<'_> {
-        About {
-            step: Step::Rendezvous,
-            run: &self.0.world.run,
-            group: self.0.id,
-            members: &self.0.members,
-            generation: self.0.world.generation,
-            ordinal: 0,
-            view: None,
-            segment: None,
-        }
-    }
-
-    /// One round of the group's members.
-    pub(crate) fn gather(
-        &self,
-        turn: &mut Sequence,
-        part: Part,
-        wait: &Wait,
-    ) -> Result<Vec<Part>, ExchangeError> {
-        let world = &self.0.world;
-        let key = RoundKey {
-            group: self.0.id,
-            generation: world.generation,
-            sequence: turn.next_round(),
-        };
-        world.exchange.gather(Round { key, members: &self.0.members, me: self.0.me, part }, wait)
-    }
-
-    /// A round in which records are compared, and nothing else happens.
-    pub(crate) fn exchange_record(
-        &self,
-        turn: &mut Sequence,
-        about: &About<'_>,
-        wait: &Wait,
-    ) -> Result<(), RendezvousError> {
-        let mut record = Record::new(about, &self.0.options, &self.0.device);
-        let mut gather = |part| self.gather(turn, part, wait);
-        rendezvous::agree(&mut gather, &self.0.world.ledger, &mut record, None)?;
-        Ok(())
-    }
-
-    pub(crate) fn exchange_memory(
-        &self,
-        turn: &mut Sequence,
-        about: &About<'_>,
-        memory: &Memory,
-        wait: &Wait,
-    ) -> Result<Vec<Memory>, RendezvousError> {
-        let mut record = Record::new(about, &self.0.options, &self.0.device);
-        let mut gather = |part| self.gather(turn, part, wait);
-        let import = |handle, _| import(&self.0.device, handle, memory.bytes());
-        let (memories, _) = rendezvous::exchange_memory(
-            &mut gather,
-            &self.0.world.ledger,
-            &mut record,
-            memory,
-            self.0.world.threads,
-            self.0.me,
-            &import,
-        )?;
-        Ok(memories)
-    }
 }
 
 fn import(
@@ -583,31 +481,28 @@ impl Inner {
             return;
         }
         retire::forget_group(self.scope);
-        let farewell = Arc::new(Farewell {
+        self.farewell().say_after(self.status.in_flight());
+    }
+
+    fn farewell(&self) -> Farewell {
+        let others = self.members.iter().copied().enumerate().filter(|(i, _)| *i != self.me);
+        Farewell {
             id: self.id,
             scope: self.scope,
-            others: self
-                .members
-                .iter()
-                .copied()
-                .enumerate()
-                .filter(|(i, _)| *i != self.me)
-                .map(|(_, m)| m)
-                .collect(),
+            others: others.map(|(_, member)| member).collect(),
             voice: self.world.voice.clone(),
             caches: self.caches.clone(),
-            in_flight: self.status.in_flight(),
             status: self.status.clone(),
-            awaited: AtomicUsize::new(0),
-        });
-        farewell.say();
+        }
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         // A rank that unwinds has not ended in an orderly way: its scope says so, or its process.
-        if !std::thread::panicking() {
+        if std::thread::panicking() {
+            self.world.register.leave_behind(self.status.in_flight());
+        } else {
             self.leave();
         }
     }

@@ -178,6 +178,7 @@ impl Subgroup<'_> {
         let world = self.group.world();
         let plan = Plan {
             id: world.next_group_id(&members),
+            root: None,
             members: Arc::from(members),
             me,
             device: self.device,

@@ -10,6 +10,7 @@ use crate::exchange::local::{Hub, LocalExchange};
 use crate::liveness::peers::{PeerVoice, Peers};
 use crate::liveness::{Register, Voice};
 use crate::memory::ledger::Ledger;
+use crate::store::{LocalStore, Store};
 
 /// One rank of a run.
 #[derive(Debug)]
@@ -24,6 +25,10 @@ pub(crate) struct World {
     pub register: Arc<Register>,
     pub voice: Arc<dyn Voice>,
     pub ledger: Arc<Ledger>,
+    /// Where those who go on without somebody agree on it.
+    pub store: Arc<dyn Store>,
+    /// What tells the groups of this world from those of others of the run: 0 for the first.
+    lineage: u64,
     /// How many groups of each member list this rank has made: a list used again is a new group.
     made: Mutex<HashMap<Vec<u32>, u64>>,
 }
@@ -31,12 +36,12 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(
         run: String,
-        rank: u32,
-        size: u32,
+        (rank, size): (u32, u32),
         threads: bool,
         exchange: Arc<dyn Exchange>,
         register: Arc<Register>,
         voice: Arc<dyn Voice>,
+        store: Arc<dyn Store>,
     ) -> Self {
         World {
             run,
@@ -48,6 +53,27 @@ impl World {
             register,
             voice,
             ledger: Arc::default(),
+            store,
+            lineage: 0,
+            made: Mutex::default(),
+        }
+    }
+
+    /// The same rank after a recovery of the group of this `root`: its groups meet elsewhere and have
+    /// other ids, so that nobody who was left behind can get in their way.
+    pub(crate) fn succeed(&self, root: u64, generation: u32) -> Self {
+        World {
+            run: self.run.clone(),
+            generation,
+            rank: self.rank,
+            size: self.size,
+            threads: self.threads,
+            exchange: self.exchange.succeed(root, generation),
+            register: self.register.clone(),
+            voice: self.voice.clone(),
+            ledger: self.ledger.clone(),
+            store: self.store.clone(),
+            lineage: root,
             made: Mutex::default(),
         }
     }
@@ -56,12 +82,14 @@ impl World {
     pub(crate) fn threads(run: &str, size: u32) -> (Vec<Arc<World>>, Arc<Peers>) {
         let hub = Arc::new(Hub::new());
         let peers = Arc::new(Peers::new(size as usize, hub.clone()));
+        let store = LocalStore::new();
         let worlds = (0..size).map(|rank| {
             let register = Arc::new(Register::default());
             peers.join(rank, &register);
             let exchange = Arc::new(LocalExchange { hub: hub.clone() });
             let voice = Arc::new(PeerVoice { peers: peers.clone(), rank });
-            Arc::new(World::new(run.to_owned(), rank, size, true, exchange, register, voice))
+            let (run, store) = (run.to_owned(), Arc::new(store.clone()));
+            Arc::new(World::new(run, (rank, size), true, exchange, register, voice, store))
         });
         (worlds.collect(), peers)
     }
@@ -75,7 +103,8 @@ impl World {
         // FNV-1a over the list and the count; the record carries both, so that a collision is an
         // error and never a mix-up.
         let mut hash = 0xcbf2_9ce4_8422_2325u64;
-        for word in members.iter().map(|m| u64::from(*m)).chain([u64::MAX, *count]) {
+        let rest = [u64::MAX, *count, self.lineage, u64::from(self.generation)];
+        for word in members.iter().map(|m| u64::from(*m)).chain(rest) {
             for byte in word.to_le_bytes() {
                 hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
             }

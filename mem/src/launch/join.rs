@@ -147,7 +147,7 @@ impl Group {
     /// bootstrap of their own. Collective among all ranks, which must be processes of one host.
     ///
     /// Uses keys under `symmem/`, the run's name among them, and leaves them there. The store must
-    /// outlive the meeting only.
+    /// outlive the meeting, and serves [`recover`](Group::recover) for as long as it lives.
     ///
     /// # Errors
     ///
@@ -192,15 +192,15 @@ fn world(place: &Place, store: Arc<dyn Store>, wait: &Wait) -> Result<Arc<World>
     };
     let register = Arc::new(Register::default());
     let links = Arc::new(Links::new(register.clone())?);
-    let hosts = Arc::new(PrefixStore::new(store, prefix));
-    let (announcing, asking) = (hosts.clone(), hosts);
+    let store: Arc<dyn Store> = Arc::new(PrefixStore::new(store, prefix));
+    let (announcing, asking) = (store.clone(), store.clone());
     let on_lead = OnLead {
         announce: Arc::new(move || announce(&*announcing)),
         hosts: Arc::new(move || known_hosts(&*asking).unwrap_or_default()),
     };
     let exchange = Arc::new(UnixExchange::new(run.clone(), 0, token, links.clone(), on_lead));
     let (rank, size) = (as_u32(place.rank), as_u32(place.world_size));
-    Ok(Arc::new(World::new(run, rank, size, false, exchange, register, links)))
+    Ok(Arc::new(World::new(run, (rank, size), false, exchange, register, links, store)))
 }
 
 fn as_u32(n: usize) -> u32 {

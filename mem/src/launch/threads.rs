@@ -9,6 +9,7 @@ use symmem_hal::{Device, Wait};
 
 use crate::group::world::World;
 use crate::group::{Group, Options};
+use crate::liveness::afterwards;
 use crate::liveness::peers::Peers;
 use crate::rendezvous::RendezvousError;
 use crate::settings;
@@ -159,5 +160,7 @@ impl Drop for RankScope {
     fn drop(&mut self) {
         // After an orderly end every group has heard a leave, which goes before this.
         self.peers.announce_lost(self.rank);
+        let (peers, rank) = (self.peers.clone(), self.rank);
+        afterwards(peers.in_flight(rank), move || peers.announce_gone(rank));
     }
 }

@@ -40,6 +40,8 @@ struct State {
     /// closing means the same.
     links: HashMap<u32, Vec<Link>>,
     lost: Vec<u32>,
+    /// Processes that are lost and not known to have ended, by global rank.
+    dying: Vec<Dying>,
     watching: bool,
     stop: bool,
 }
@@ -118,6 +120,12 @@ impl Voice for Links {
             self.inner.ring();
         }
     }
+
+    fn exclude(&self, rank: u32) {
+        // Without a descriptor of its process nobody learns of its end.
+        let _ = self.inner.let_go(rank);
+        self.inner.ring();
+    }
 }
 
 impl Link {
@@ -146,6 +154,20 @@ impl Inner {
     fn ring(&self) {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
+
+    /// Closes the links to a peer, which counts as lost. Its process, where it is known, is watched to
+    /// its end; `true` if it had links and none is known.
+    fn let_go(&self, peer: u32) -> bool {
+        let mut state = self.state.lock();
+        let Some(links) = state.links.remove(&peer) else { return false };
+        state.lost.push(peer);
+        let process = links.iter().find_map(|link| link.process.clone());
+        let unknown = process.is_none();
+        state.dying.extend(process.map(|process| (peer, process)));
+        drop(state);
+        self.register.lost(peer);
+        unknown
+    }
 }
 
 fn watch(inner: &Arc<Inner>) {
@@ -165,8 +187,12 @@ struct Watched {
     pending: bool,
 }
 
-/// All links as they are now; `None` once the watcher is to end.
-fn snapshot(inner: &Inner) -> Option<Vec<Watched>> {
+/// A lost peer's process.
+type Dying = (u32, Arc<LinkFd>);
+
+/// All links as they are now, and the processes whose end is awaited; `None` once the watcher is to
+/// end.
+fn snapshot(inner: &Inner) -> Option<(Vec<Watched>, Vec<Dying>)> {
     let state = inner.state.lock();
     let watch = |peer: u32, link: &Link| Watched {
         peer,
@@ -176,13 +202,13 @@ fn snapshot(inner: &Inner) -> Option<Vec<Watched>> {
     };
     let all =
         state.links.iter().flat_map(|(peer, links)| links.iter().map(move |l| watch(*peer, l)));
-    (!state.stop).then(|| all.collect())
+    (!state.stop).then(|| (all.collect(), state.dying.clone()))
 }
 
 fn watch_loop(inner: &Arc<Inner>) {
     let bell = &inner.bell;
     loop {
-        let Some(watched) = snapshot(inner) else { return };
+        let Some((watched, dying)) = snapshot(inner) else { return };
         let mut fds = vec![PollFd::new(bell, PollFlags::IN)];
         for Watched { socket, process, pending, .. } in &watched {
             let events = if *pending { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
@@ -193,6 +219,7 @@ fn watch_loop(inner: &Arc<Inner>) {
                 if process.is_some() { PollFlags::IN } else { PollFlags::empty() },
             ));
         }
+        fds.extend(dying.iter().map(|(_, process)| PollFd::new(&**process, PollFlags::IN)));
         match poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(e) => {
@@ -214,17 +241,15 @@ fn watch_loop(inner: &Arc<Inner>) {
             }
             // What the peer said before it ended is heard first: a leave makes its end orderly.
             let closed = (link_ready || process_ready) && hear(inner, *peer, socket);
-            if closed || process_ready {
-                let mut state = inner.state.lock();
-                let first = state.links.remove(peer).is_some();
-                if first {
-                    state.lost.push(*peer);
-                }
-                drop(state);
-                if first {
-                    inner.register.lost(*peer);
-                }
+            if (closed || process_ready) && inner.let_go(*peer) {
+                // Its descriptors closed with it, as far as can be known here.
+                inner.register.gone(*peer);
             }
+        }
+        let ended = dying.iter().zip(&ready[1 + 2 * watched.len()..]).filter(|(_, ended)| **ended);
+        for ((peer, process), _) in ended {
+            inner.state.lock().dying.retain(|(_, awaited)| !Arc::ptr_eq(awaited, process));
+            inner.register.gone(*peer);
         }
     }
 }

@@ -86,6 +86,13 @@ impl Status {
         }
     }
 
+    /// Whether the member of this index ended without leaving, or did so after it had left.
+    pub(crate) fn is_lost(&self, index: usize) -> bool {
+        self.lost
+            .get(index / 32)
+            .is_some_and(|w| w.load(Ordering::Acquire) >> (index % 32) & 1 == 1)
+    }
+
     /// All members that are gone, either way.
     #[must_use]
     pub fn all_gone(&self) -> RankSet {
@@ -187,6 +194,11 @@ impl Status {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire) != OPEN
+    }
+
+    /// Whether this rank has left the group.
+    pub(crate) fn has_left(&self) -> bool {
+        self.closed.load(Ordering::Acquire) == LEFT
     }
 
     /// Takes no new work. Returns whether it took some before.

@@ -42,6 +42,10 @@ impl Forgets for Backing {
         let gone: Vec<_> = self.mappings.lock().extract_if(.., |(s, _)| *s == scope).collect();
         drop(gone);
     }
+
+    fn memory(&self) -> Option<Memory> {
+        Some(self.memory.clone())
+    }
 }
 
 impl Drop for Backing {

@@ -48,6 +48,13 @@ pub(crate) fn retire(memory: Memory, mut mapped: Vec<Mapped>) {
     list.retired.push(Retired { memory, mapped });
 }
 
+/// The memory of this group's rendezvous that its owner has dropped.
+pub(crate) fn of_group(scope: Scope) -> Vec<Memory> {
+    let list = LIST.lock();
+    let of = |retired: &&Retired| retired.mapped.iter().any(|m| m.scope == scope);
+    list.retired.iter().filter(of).map(|retired| retired.memory.clone()).collect()
+}
+
 /// A member has unmapped the memory of one rendezvous.
 pub(crate) fn released(scope: Scope, ordinal: u64, member: usize) {
     let mut list = LIST.lock();

@@ -10,11 +10,12 @@ pub(crate) use table::Tables;
 
 use std::sync::Arc;
 
-use symmem_hal::types::RankSet;
+use symmem_hal::types::{Bytes, RankSet};
 use symmem_hal::{AllocError, DevicePtr, ExportError, Fault, ImportError, Kind, Memory, Wait};
 
 use crate::exchange::{ExchangeError, Handle, Part};
 use crate::failure::Failure;
+use crate::group::quarantine;
 use crate::group::{Forgets, Group, OptionsError};
 use crate::handle::SymmetricMemory;
 use crate::memory::ledger::{Ledger, Token};
@@ -44,6 +45,16 @@ pub enum RendezvousError {
         expected: String,
         /// The allocation's device.
         found: String,
+    },
+    /// A rank that the group's ranks went on without may still write the allocation's memory; nobody
+    /// was spoken to. It stays readable by its owner, and becomes free once that rank is known to have
+    /// ended.
+    #[error(
+        "{bytes} may still be written by a rank that is no member any more, until it has ended: use other memory"
+    )]
+    Quarantined {
+        /// Of the allocation's memory, or of its pool's segment.
+        bytes: Bytes,
     },
     /// A rank could not export or map memory; the others have let go of it again.
     #[error("ranks {ranks} could not map the group's memory{}", reason.as_ref().map_or(String::new(), |r| format!("; this rank: {r}")))]
@@ -94,6 +105,7 @@ impl Fault for RendezvousError {
             RendezvousError::Alloc(e) => e.kind(),
             RendezvousError::Options(e) => e.kind(),
             RendezvousError::Thread { .. } => Kind::Exhausted,
+            RendezvousError::Quarantined { .. } => Kind::Stale,
             RendezvousError::Map { kind, .. } => *kind,
         }
     }
@@ -148,6 +160,10 @@ impl Group {
         self.check()?;
         if let Some(place) = allocation.place(self.scope()) {
             return Ok(SymmetricMemory::new(self.clone(), place, view.clone()));
+        }
+        let memory = allocation.memory();
+        if quarantine::holds(memory) {
+            return Err(RendezvousError::Quarantined { bytes: memory.bytes() });
         }
         let place = self.agree_on(view, allocation, wait)?;
         Ok(SymmetricMemory::new(self.clone(), place, view.clone()))

@@ -20,6 +20,7 @@ pub(crate) enum Step {
     CreateGroup,
     Split,
     Rendezvous,
+    Recover,
     Reclaim,
 }
 

@@ -227,8 +227,8 @@ unsafe fn launch<T: bytemuck::NoUninit>(
     views: &[&View],
 ) -> Result<(), SyncError> {
     let keep = || -> Vec<KeepAlive> { views.iter().map(|view| view.keep_alive()).collect() };
-    // SAFETY: the caller's promise; the views are borrowed while a launch runs inline, and held by
-    // whatever runs it later.
+    // SAFETY: the caller's promise; the views are borrowed during an inline launch, and held by the
+    // stream until any other has run, in a capture by the graph.
     let launched = unsafe { stream.launch(Launch::keeping(function, args, wait, &keep)) }?;
     // The stream's backend knows the addresses, so nothing stops these kernels.
     debug_assert_ne!(launched, Launched::Stopped);

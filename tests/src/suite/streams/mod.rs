@@ -4,6 +4,7 @@
 mod graphs;
 mod kernels;
 mod lanes;
+mod recovery;
 mod serialization;
 mod stale;
 mod waits;
@@ -18,7 +19,8 @@ use crate::suite::sync::behind;
 /// The tests of the module.
 #[must_use]
 pub fn tests() -> Vec<Test> {
-    [serialization::TESTS, graphs::TESTS, stale::TESTS, lanes::TESTS, waits::TESTS].concat()
+    [serialization::TESTS, graphs::TESTS, stale::TESTS, lanes::TESTS, waits::TESTS, recovery::TESTS]
+        .concat()
 }
 
 /// The failure with which a stream's synchronisation, or a graph's launch, ends.

@@ -1,0 +1,128 @@
+//! How the members of a group meet: one at a time on each rank, in one order on all.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::MutexGuard;
+use symmem_hal::{Memory, Wait};
+
+use super::{Group, import};
+use crate::exchange::{ExchangeError, Part, Round, RoundKey};
+use crate::rendezvous::record::{About, Record, Step};
+use crate::rendezvous::{self, RendezvousError};
+
+/// Where the group's agreement stands. Locked while a member meets the others: a group's meetings
+/// have one order.
+///
+/// Rounds are counted within a call, so that a member whose part in a call ended early, for want of
+/// descriptors say, meets the others again in the next call.
+#[derive(Debug, Default)]
+pub(crate) struct Sequence {
+    call: u64,
+    round: u64,
+    ordinal: u64,
+}
+
+impl Sequence {
+    pub(crate) fn next_ordinal(&mut self) -> u64 {
+        self.ordinal += 1;
+        self.ordinal
+    }
+
+    fn next_call(&mut self) {
+        self.call += 1;
+        self.round = 0;
+    }
+
+    /// No call has more than a handful.
+    pub(super) fn next_round(&mut self) -> u64 {
+        self.round += 1;
+        self.call << 8 | self.round
+    }
+}
+
+impl Group {
+    /// The right to meet the others. Held while this rank waits for them, so that another thread that
+    /// wants it waits within its own bound.
+    pub(crate) fn meeting(&self, wait: &Wait) -> Result<MutexGuard<'_, Sequence>, ExchangeError> {
+        /// How often a wait looks at its cancel token.
+        const TICK: Duration = Duration::from_millis(20);
+        let deadline = wait.deadline();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if let Some(mut turn) = self.0.meeting.try_lock_for(left.min(TICK)) {
+                turn.next_call();
+                return Ok(turn);
+            }
+            if wait.is_cancelled() {
+                return Err(ExchangeError::Cancelled);
+            }
+            if left.is_zero() {
+                return Err(ExchangeError::Busy { allowed: wait.duration() });
+            }
+        }
+    }
+
+    pub(crate) fn about(&self) -> About<'_> {
+        About {
+            step: Step::Rendezvous,
+            run: &self.0.world.run,
+            group: self.0.id,
+            members: &self.0.members,
+            generation: self.0.world.generation,
+            ordinal: 0,
+            view: None,
+            segment: None,
+        }
+    }
+
+    /// One round of the group's members.
+    pub(crate) fn gather(
+        &self,
+        turn: &mut Sequence,
+        part: Part,
+        wait: &Wait,
+    ) -> Result<Vec<Part>, ExchangeError> {
+        let world = &self.0.world;
+        let key = RoundKey {
+            group: self.0.id,
+            generation: world.generation,
+            sequence: turn.next_round(),
+        };
+        world.exchange.gather(Round { key, members: &self.0.members, me: self.0.me, part }, wait)
+    }
+
+    /// A round in which records are compared, and nothing else happens.
+    pub(crate) fn exchange_record(
+        &self,
+        turn: &mut Sequence,
+        about: &About<'_>,
+        wait: &Wait,
+    ) -> Result<(), RendezvousError> {
+        let mut record = Record::new(about, &self.0.options, &self.0.device);
+        let mut gather = |part| self.gather(turn, part, wait);
+        rendezvous::agree(&mut gather, &self.0.world.ledger, &mut record, None)?;
+        Ok(())
+    }
+
+    pub(crate) fn exchange_memory(
+        &self,
+        turn: &mut Sequence,
+        about: &About<'_>,
+        memory: &Memory,
+        wait: &Wait,
+    ) -> Result<Vec<Memory>, RendezvousError> {
+        let mut record = Record::new(about, &self.0.options, &self.0.device);
+        let mut gather = |part| self.gather(turn, part, wait);
+        let import = |handle, _| import(&self.0.device, handle, memory.bytes());
+        let (memories, _) = rendezvous::exchange_memory(
+            &mut gather,
+            &self.0.world.ledger,
+            &mut record,
+            memory,
+            self.0.world.threads,
+            self.0.me,
+            &import,
+        )?;
+        Ok(memories)
+    }
+}
