@@ -29,8 +29,6 @@ pub fn measure(
         return Ok(());
     }
     let pace = pace.quarter();
-    let floor = Timing::take(member, pace, Separation::None, &mut || member.issue_barrier())?;
-    report(Report::Floor(floor));
     let largest = sizes.iter().map(|size| size.get()).max().unwrap_or_default();
     let largest = usize::try_from(largest).unwrap_or_default();
     // Ones, since zeros would be pages that the system has yet to find.
@@ -43,5 +41,8 @@ pub fn measure(
         })?;
         report(Report::Copy(Row { bytes: size.get(), algorithm: "memcpy".into(), timing }));
     }
+    // Last, when the ranks have found their cores.
+    let floor = Timing::take(member, pace, Separation::None, &mut || member.issue_barrier())?;
+    report(Report::Floor(floor));
     Ok(())
 }
