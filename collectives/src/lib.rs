@@ -54,6 +54,7 @@ mod host;
 pub mod numerics;
 mod reduce;
 mod reduce_scatter;
+mod table;
 
 pub use all_gather::{AllGather, AllGatherError};
 pub use all_reduce::{AllReduce, AllReduceError};
@@ -68,3 +69,4 @@ pub use symmem_hal as hal;
 pub use symmem_hal::types::ReduceOp;
 pub use symmem_mem as mem;
 pub use symmem_sync as sync;
+pub use table::{ChoiceRow, ChoiceTable, Step, TableError};

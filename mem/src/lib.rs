@@ -71,7 +71,7 @@ mod transfer;
 pub use exchange::ExchangeError;
 pub use failure::Failure;
 pub use group::{
-    Completion, Determinism, Group, Layer, Options, OptionsError, RankError, Subgroup,
+    Choices, Completion, Determinism, Group, Layer, Options, OptionsError, RankError, Subgroup,
     SubgroupError,
 };
 pub use handle::{PeerError, SymmetricMemory};
