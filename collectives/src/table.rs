@@ -23,7 +23,9 @@
 //!
 //! What has no row keeps the built-in choice; what its row's algorithms cannot take, too.
 
-use serde::{Deserialize, Serialize};
+use core::fmt;
+
+use serde::Deserialize;
 use symmem_hal::types::{BackendKind, Bytes};
 use symmem_mem::call::Operation;
 
@@ -36,7 +38,7 @@ const BACKENDS: [BackendKind; 4] =
     [BackendKind::Host, BackendKind::Stub, BackendKind::Cuda, BackendKind::Hip];
 
 /// Which algorithm is the fastest, by operation, backend, ranks and bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChoiceTable {
     format: u32,
@@ -52,7 +54,7 @@ pub struct ChoiceTable {
 }
 
 /// The choices of an operation, of groups up to a size.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChoiceRow {
     /// The operation's name.
@@ -66,13 +68,13 @@ pub struct ChoiceRow {
 }
 
 /// Up to how many bytes an algorithm is the fastest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
     /// The algorithm's name.
     pub algorithm: String,
     /// Bytes of the larger of a rank's buffers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub up_to: Option<u64>,
 }
 
@@ -146,6 +148,42 @@ impl ChoiceTable {
         let last = rows.clone().next_back();
         rows.find(|row| ranks <= row.ranks).or(last)
     }
+}
+
+/// The text that [`ChoiceTable::parse`] reads.
+impl fmt::Display for ChoiceTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "# Which algorithm is the fastest; used where SYMMEM_TUNE names this file.")?;
+        writeln!(f, "format = {}", self.format)?;
+        for (key, value) in
+            [("symmem", &self.symmem), ("machine", &self.machine), ("date", &self.date)]
+        {
+            writeln!(f, "{key} = {}", quoted(value))?;
+        }
+        for ChoiceRow { operation, backend, ranks, steps } in &self.rows {
+            writeln!(f, "\n[[row]]")?;
+            writeln!(f, "operation = {}", quoted(operation))?;
+            writeln!(f, "backend = {}", quoted(backend))?;
+            writeln!(f, "ranks = {ranks}")?;
+            writeln!(f, "steps = [")?;
+            for Step { algorithm, up_to } in steps {
+                let bound = up_to.map(|bytes| format!(", up_to = {bytes}")).unwrap_or_default();
+                writeln!(f, "    {{ algorithm = {}{bound} }},", quoted(algorithm))?;
+            }
+            writeln!(f, "]")?;
+        }
+        Ok(())
+    }
+}
+
+/// A basic string of TOML.
+fn quoted(text: &str) -> String {
+    let escaped = text.chars().map(|c| match c {
+        '"' | '\\' => format!("\\{c}"),
+        c if c.is_control() => format!("\\u{:04x}", u32::from(c)),
+        c => c.to_string(),
+    });
+    format!("\"{}\"", escaped.collect::<String>())
 }
 
 /// The operation of a name.
@@ -246,6 +284,25 @@ mod tests {
         }
         assert_eq!(table.row(Operation::AllReduce, BackendKind::Stub, 2), None);
         assert_eq!(table.row(Operation::Custom, BackendKind::Host, 2), None);
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let step = |algorithm: &str, up_to| Step { algorithm: algorithm.to_owned(), up_to };
+        let row = |ranks, steps| ChoiceRow {
+            operation: "all_reduce".to_owned(),
+            backend: "host".to_owned(),
+            ranks,
+            steps,
+        };
+        let rows = vec![
+            row(2, vec![step("two-shot", None)]),
+            row(8, vec![step("packet", Some(48)), step("one-shot", None)]),
+        ];
+        let machine = "A \"quoted\" \\ machine\n\u{1} \u{e9}";
+        let table = ChoiceTable::new("0.1.0", machine, "2026-11-29", rows);
+        let text = table.to_string();
+        assert_eq!(ChoiceTable::parse(&text), Ok(table), "{text}");
     }
 
     #[test]

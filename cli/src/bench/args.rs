@@ -68,6 +68,9 @@ pub struct Data {
     /// Also draw latency and bandwidth against message size, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Do not measure the machine's limit
+    #[arg(long, conflicts_with = "plot")]
+    no_limit: bool,
     /// Element type
     #[arg(long, default_value = "f32", value_parser = named(DType::ALL, DType::name))]
     dtype: DType,
@@ -238,6 +241,7 @@ impl Data {
                 in_place: self.in_place,
                 symmetric: self.symmetric || !self.plain,
             },
+            limit: !self.no_limit,
             pace: self.common.pace(),
             seed: Seed::new(self.seed),
         }))

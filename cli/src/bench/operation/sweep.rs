@@ -27,6 +27,8 @@ pub struct Sweep<C> {
     /// Each a multiple of the collective's granule.
     pub sizes: Vec<Bytes>,
     pub placement: Placement,
+    /// Whether to measure what the machine could do at best.
+    pub limit: bool,
     pub pace: Pace,
     pub seed: Seed,
 }
@@ -80,7 +82,9 @@ impl<C: Collective> Operation for Sweep<C> {
         member: &Member<'_>,
         report: &mut dyn FnMut(Report),
     ) -> Result<(), RankError> {
-        limit::measure(member, &self.sizes, self.pace, report)?;
+        if self.limit {
+            limit::measure(member, &self.sizes, self.pace, report)?;
+        }
         let memory = self.allocate(member)?;
         for (part, size) in self.sizes.iter().enumerate() {
             let buffers = self.buffers(member, &memory, *size)?;
@@ -266,6 +270,7 @@ mod tests {
             dtype: DType::F32,
             sizes: vec![Bytes::kib(4)],
             placement: Placement { in_place, symmetric: true },
+            limit: false,
             pace: Pace::Iterations(3),
             seed: Seed::new(1),
         }
