@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use symmem::hal::Graph;
+
 use super::member::{Member, RankError};
 
 const LEAST: usize = 3;
@@ -53,23 +55,59 @@ pub enum Separation {
 
 /// What is timed.
 pub trait Iteration {
-    /// Makes so many runs ready, untimed; collective.
+    /// Makes so many operations ready, untimed; collective.
     fn prepare(&mut self, times: usize) -> Result<(), RankError>;
 
-    /// Enqueues one.
-    fn run(&mut self) -> Result<(), RankError>;
+    /// Enqueues as many as were made ready.
+    fn run(&mut self, times: usize) -> Result<(), RankError>;
 }
 
 /// What needs no preparation.
-struct Ready<'a>(&'a mut dyn FnMut() -> Result<(), RankError>);
+pub struct Ready<'a>(pub &'a dyn Fn() -> Result<(), RankError>);
 
 impl Iteration for Ready<'_> {
     fn prepare(&mut self, _: usize) -> Result<(), RankError> {
         Ok(())
     }
 
-    fn run(&mut self) -> Result<(), RankError> {
-        self.0()
+    fn run(&mut self, times: usize) -> Result<(), RankError> {
+        (0..times).try_for_each(|_| self.0())
+    }
+}
+
+/// Operations captured in a graph, which is launched.
+pub struct Replay<'a> {
+    member: &'a Member<'a>,
+    issue: &'a dyn Fn() -> Result<(), RankError>,
+    graph: Option<(usize, Graph)>,
+}
+
+impl<'a> Replay<'a> {
+    pub fn new(member: &'a Member<'a>, issue: &'a dyn Fn() -> Result<(), RankError>) -> Self {
+        Replay { member, issue, graph: None }
+    }
+}
+
+impl Iteration for Replay<'_> {
+    fn prepare(&mut self, times: usize) -> Result<(), RankError> {
+        if self.graph.as_ref().is_some_and(|(captured, _)| *captured == times) {
+            return Ok(());
+        }
+        let stream = &self.member.stream;
+        stream.begin_capture()?;
+        let issued = (0..times).try_for_each(|_| (self.issue)());
+        // Ended in any case; a call that was refused is the error to tell.
+        let graph = stream.end_capture();
+        issued?;
+        self.graph = Some((times, graph?));
+        Ok(())
+    }
+
+    fn run(&mut self, _: usize) -> Result<(), RankError> {
+        if let Some((_, graph)) = &self.graph {
+            graph.launch(&self.member.stream, &self.member.group.wait())?;
+        }
+        Ok(())
     }
 }
 
@@ -92,18 +130,8 @@ pub struct Figures {
 }
 
 impl Timing {
-    /// Measures what `issue` enqueues; collective.
+    /// Measures; collective.
     pub fn take(
-        member: &Member<'_>,
-        pace: Pace,
-        separation: Separation,
-        issue: &mut dyn FnMut() -> Result<(), RankError>,
-    ) -> Result<Self, RankError> {
-        Self::take_prepared(member, pace, separation, &mut Ready(issue))
-    }
-
-    /// As [`take`](Self::take), of what must be made ready first.
-    pub fn take_prepared(
         member: &Member<'_>,
         pace: Pace,
         separation: Separation,
@@ -120,7 +148,7 @@ impl Timing {
                 member.barrier()?;
             }
             let start = Instant::now();
-            timed.run()?;
+            timed.run(1)?;
             member.finish()?;
             isolated.push(micros(start.elapsed()));
         }
@@ -130,9 +158,7 @@ impl Timing {
             timed.prepare(batch)?;
             member.barrier()?;
             let start = Instant::now();
-            for _ in 0..batch {
-                timed.run()?;
-            }
+            timed.run(batch)?;
             member.finish()?;
             periods.push(micros(start.elapsed()) / batch as f64);
         }
@@ -147,11 +173,11 @@ fn iterations(
     timed: &mut dyn Iteration,
 ) -> Result<usize, RankError> {
     let estimate = |timed: &mut dyn Iteration, times: u32| {
-        timed.prepare(times as usize)?;
+        timed.prepare(1)?;
         let start = Instant::now();
         for _ in 0..times {
             member.barrier()?;
-            timed.run()?;
+            timed.run(1)?;
             member.finish()?;
         }
         member.slowest(start.elapsed() / times)
@@ -163,7 +189,7 @@ fn iterations(
     for _ in 0..fitting(budget / WARMING, one) {
         timed.prepare(1)?;
         member.barrier()?;
-        timed.run()?;
+        timed.run(1)?;
         member.finish()?;
     }
     let one = estimate(timed, 5)?;
