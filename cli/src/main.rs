@@ -2,7 +2,7 @@
 //!
 //! Does: [`info`] (what is supported here, and why not), [`mod@bench`] (latency and bandwidth of the
 //! operations, every result checked), [`run`] (starts a program as ranks of this host), [`mod@store`]
-//! (where ranks meet). Standard output carries results only; progress, warnings and logs go to
+//! (where ranks meet), [`mod@tune`] (which algorithm is the fastest here). Standard output carries results only; progress, warnings and logs go to
 //! standard error.
 //!
 //! Does not: anything that the library cannot be asked for. The command uses its public interface
@@ -13,6 +13,7 @@ mod info;
 mod parse;
 mod run;
 mod store;
+mod tune;
 
 use std::io;
 use std::process::ExitCode;
@@ -39,6 +40,8 @@ enum Action {
     Run(run::Args),
     /// Serve the store where ranks meet, until SIGINT or SIGTERM
     Store(store::Args),
+    /// Measure which algorithm is the fastest here, and write the table for SYMMEM_TUNE
+    Tune(tune::Args),
 }
 
 fn main() -> ExitCode {
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Action::Info(args) => ("info", info::info(&args).map_err(Failure::from)),
         Action::Bench(args) => ("bench", bench::bench(&args).map_err(Failure::from)),
         Action::Run(args) => ("run", run::run(&args).map_err(Failure::from)),
+        Action::Tune(args) => ("tune", tune::tune(&args).map_err(Failure::from)),
         Action::Store(args) => ("store", store::store(&args).map_err(Failure::from)),
     };
     outcome.unwrap_or_else(|failure| {
@@ -69,13 +73,15 @@ enum Failure {
     Run(#[from] run::RunError),
     #[error(transparent)]
     Store(#[from] store::StoreError),
+    #[error(transparent)]
+    Tune(#[from] tune::TuneError),
 }
 
 impl Failure {
     fn exit_code(&self) -> ExitCode {
         match self {
             Failure::Run(error) => error.exit_code().into(),
-            Failure::Info(_) | Failure::Bench(_) | Failure::Store(_) => ExitCode::FAILURE,
+            _ => ExitCode::FAILURE,
         }
     }
 }

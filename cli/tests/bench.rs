@@ -86,6 +86,111 @@ fn all_reduce_on_processes_and_threads_host_and_stub() {
     }
 }
 
+/// Every operation on data, and its factor from algorithm to bus bandwidth at 3 ranks.
+const OPERATIONS: [(&str, f64); 8] = [
+    ("all-reduce", 4.0 / 3.0),
+    ("all-gather", 2.0 / 3.0),
+    ("reduce-scatter", 2.0 / 3.0),
+    ("broadcast", 1.0),
+    ("reduce", 1.0),
+    ("all-to-all", 2.0 / 3.0),
+    ("put", 1.0),
+    ("get", 1.0),
+];
+
+/// One size below a packet's, one in the middle, one above every threshold; all multiples of 3
+/// elements.
+const SIZES: [&str; 6] = ["--min", "24", "--max", "1M", "--factor", "200"];
+
+fn check_factor(results: &Value, factor: f64) {
+    for row in results["rows"].as_array().unwrap() {
+        let number = |key: &str| row[key].as_f64().unwrap();
+        let bus = factor * number("algbw_gbps");
+        assert!((number("busbw_gbps") - bus).abs() <= 1e-9 * bus, "{row}");
+    }
+}
+
+#[test]
+fn every_operation_on_processes_and_threads_host_and_stub() {
+    for (operation, factor) in OPERATIONS {
+        for (backend, mode) in
+            [("host", "process"), ("host", "thread"), ("stub", "process"), ("stub", "thread")]
+        {
+            let mut args = vec!["bench", operation, "--ranks", "3", "--backend", backend];
+            args.extend(SIZES.iter().chain((mode == "thread").then_some(&"--threads")));
+            let results = results(&args);
+            check(&results, [operation, backend, mode, "f32"], 3, &[24, 4800, 960_000]);
+            check_factor(&results, factor);
+        }
+    }
+}
+
+#[test]
+fn every_collective_in_place_on_plain_memory_by_any_root() {
+    for (operation, _) in &OPERATIONS[..6] {
+        for extra in [&["--in-place"][..], &["--plain"], &["--plain", "--in-place"]] {
+            let mut args = vec!["bench", operation, "--ranks", "3", "--threads", "--dtype", "f16"];
+            args.extend(SIZES.iter().chain(extra));
+            if ["broadcast", "reduce"].contains(operation) {
+                args.extend(["--root", "2"]);
+            }
+            let results = results(&args);
+            check(&results, [operation, "host", "thread", "f16"], 3, &[24, 4800, 960_000]);
+        }
+    }
+}
+
+#[test]
+fn every_operation_in_graphs() {
+    for (operation, factor) in OPERATIONS {
+        for backend in ["host", "stub"] {
+            let mut args = vec!["bench", operation, "--ranks", "3", "--threads", "--graph"];
+            args.extend(SIZES.iter().chain(&["--backend", backend]));
+            let results = results(&args);
+            check(&results, [operation, backend, "thread", "f32"], 3, &[24, 4800, 960_000]);
+            check_factor(&results, factor);
+        }
+    }
+}
+
+#[test]
+fn a_message_has_something_for_every_rank() {
+    // 20 ranks take 160 bytes of f64: the default grows, what is asked for does not.
+    let args = ["bench", "all-gather", "--ranks", "20", "--threads", "--dtype", "f64"];
+    let output = symmem(&args).args(["--max", "159"]).output().unwrap();
+    assert!(text(&output.stderr).contains("--min 160 B is more than --max 159 B"), "{output:?}");
+    let output = symmem(&args).args(["--min", "159", "--max", "1K"]).output().unwrap();
+    assert!(text(&output.stderr).contains("--min 159 B is less than 160 B"), "{output:?}");
+}
+
+#[test]
+fn a_figure_shows_what_the_json_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let [json, svg] = ["rows.json", "figure.svg"].map(|name| folder.path().join(name));
+    let args = ["bench", "all-gather", "--ranks", "2", "--max", "64K", "--iterations", "3"];
+    let output = symmem(&args).arg("--json").arg(&json).arg("--plot").arg(&svg).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let results: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let figure = fs::read_to_string(&svg).unwrap();
+    let figure = roxmltree::Document::parse(&figure).unwrap();
+    let count = |tag: &str| figure.descendants().filter(|node| node.has_tag_name(tag)).count();
+    assert_eq!(count("circle"), 2 * results["rows"].as_array().unwrap().len());
+    let metadata = figure.descendants().find(|node| node.has_tag_name("metadata")).unwrap();
+    let metadata: Value = serde_json::from_str(metadata.text().unwrap()).unwrap();
+    assert_eq!(metadata["results"], results);
+    assert!(metadata["limits"]["floor_us"].as_f64().unwrap() > 0.0);
+    let copies = metadata["limits"]["copies"].as_array().unwrap().len();
+    assert_eq!(copies, results["rows"].as_array().unwrap().len());
+}
+
+#[test]
+fn a_rendezvous_is_timed_on_every_number_of_ranks() {
+    for ranks in ["1", "2", "5"] {
+        let results = results(&["bench", "rendezvous", "--ranks", ranks]);
+        check(&results, ["rendezvous", "host", "process", "-"], ranks.parse().unwrap(), &[0]);
+    }
+}
+
 #[test]
 fn barrier_on_processes_and_threads_host_and_stub() {
     for backend in ["host", "stub"] {
@@ -123,6 +228,10 @@ fn what_makes_no_sense_is_refused_before_ranks_start() {
         (&["--op", "xor"][..], "xor is defined on integers only"),
         (&["--min", "2"], "is less than 4 B"),
         (&["--min", "1M", "--max", "1K"], "more than --max"),
+        (&["--plot", "/nowhere/figure.svg"], "/nowhere/figure.svg"),
+        (&["--plot", "figure.svg", "--ranks", "1"], "at least 2 are needed"),
+        (&["--step", "0"], "leads nowhere"),
+        (&["--step", "4", "--factor", "2"], "cannot be used with"),
         (&["--ranks", "0"], "from 1"),
         (&["--dtype", "f31"], "f31"),
         (&["--max", "1T"], "1T"),
@@ -134,6 +243,11 @@ fn what_makes_no_sense_is_refused_before_ranks_start() {
         assert!(errors.contains(reason), "{args:?}: {errors}");
         assert!(output.stdout.is_empty(), "{args:?}");
     }
+    let output = symmem(&["bench", "reduce", "--root", "2"]).output().unwrap();
+    assert!(text(&output.stderr).contains("there are ranks 0 to 1"), "{output:?}");
+    let output = symmem(&["bench", "broadcast", "--algorithm", "two-shot"]).output().unwrap();
+    assert!(!output.status.success());
+    assert!(text(&output.stderr).contains("broadcast has no algorithm two-shot"), "{output:?}");
 }
 
 /// The processes that a process has started, by the rank in their environment.

@@ -10,6 +10,7 @@ use symmem_mem::call::Operation;
 use symmem_sync::Layout;
 
 use crate::call::{Geometry, Request};
+use crate::table::ChoiceTable;
 
 /// How an operation moves its data.
 ///
@@ -139,13 +140,22 @@ fn row(backend: BackendKind, ranks: usize) -> &'static Row {
     fitting.next().unwrap_or(&TABLE[0])
 }
 
-/// The fastest known algorithm of an operation.
+/// The fastest known algorithm of an operation: by a table that was given, where it has a row.
 pub(crate) fn choose(
+    given: Option<&ChoiceTable>,
     operation: Operation,
     backend: BackendKind,
     layout: &Layout,
     size: Size,
 ) -> Algorithm {
+    let fits = |algorithm| {
+        Algorithm::of(operation).contains(&algorithm)
+            && (algorithm != Algorithm::Packet || size.sent <= layout.packet_capacity())
+    };
+    let given = given.and_then(|table| table.row(operation, backend, layout.world()));
+    if let Some(algorithm) = given.and_then(|row| row.choose(size.bytes, fits)) {
+        return algorithm;
+    }
     let row = row(backend, layout.world());
     let has = |algorithm| Algorithm::of(operation).contains(&algorithm);
     if has(Algorithm::Packet) && size.sent.get() <= row.packet.min(layout.packet_capacity().get()) {

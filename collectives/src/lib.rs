@@ -56,6 +56,7 @@ pub mod numerics;
 mod reduce;
 mod reduce_scatter;
 mod reduce_scatter_offset;
+mod table;
 
 pub use all_gather::{AllGather, AllGatherError};
 pub use all_reduce::{AllReduce, AllReduceError};
@@ -72,3 +73,4 @@ pub use symmem_hal as hal;
 pub use symmem_hal::types::ReduceOp;
 pub use symmem_mem as mem;
 pub use symmem_sync as sync;
+pub use table::{ChoiceRow, ChoiceTable, Step, TableError};

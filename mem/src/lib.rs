@@ -79,7 +79,7 @@ mod transfer;
 pub use exchange::ExchangeError;
 pub use failure::Failure;
 pub use group::{
-    Completion, Determinism, Group, Layer, Options, OptionsError, RankError, RecoverError,
+    Choices, Completion, Determinism, Group, Layer, Options, OptionsError, RankError, RecoverError,
     Subgroup, SubgroupError, quarantined,
 };
 pub use handle::{PeerError, SymmetricMemory};

@@ -9,12 +9,18 @@ use symmem::hal::types::{Bytes, UnsupportedOp};
 use symmem::prelude::*;
 
 use super::check::Seed;
-use super::operation::{AllReduce, Barrier, Collective, Operation, Placement, Rendezvous, Sweep};
+use super::operation::{
+    AllGather, AllReduce, AllToAll, Barrier, Broadcast, Collective, OneSided, Operation, Placement,
+    Reduce, ReduceScatter, Rendezvous, Sweep,
+};
 use super::timing::Pace;
 use crate::parse::{at_least_one, seconds, size};
 
 /// Makes this process one of the ranks, which a launcher has started.
 pub const RANK_FLAG: &str = "--as-rank";
+
+/// The smallest message, unless told otherwise.
+const DEFAULT_MIN: Bytes = Bytes(64);
 
 /// Arguments of `symmem bench`.
 #[derive(Debug, Args)]
@@ -27,7 +33,21 @@ pub struct BenchArgs {
 #[derive(Debug, Subcommand)]
 pub enum OperationArgs {
     /// Every rank gets the element-wise reduction of all ranks' inputs
-    AllReduce(AllReduceArgs),
+    AllReduce(Reducing),
+    /// Every rank gets the blocks of all ranks
+    AllGather(Moving),
+    /// Every rank gets its block of the reduction of all ranks' inputs
+    ReduceScatter(Reducing),
+    /// Every rank gets what the root has
+    Broadcast(Rooted<Moving>),
+    /// The root gets the reduction of all ranks' inputs
+    Reduce(Rooted<Reducing>),
+    /// Every rank gets a block of each rank
+    AllToAll(Moving),
+    /// Every rank writes to the next one
+    Put(Data),
+    /// Every rank reads from the next one
+    Get(Data),
     /// No rank goes on before all have come
     Barrier(Common),
     /// Fresh memory of every rank is mapped into all others
@@ -68,12 +88,16 @@ pub struct Data {
     /// Also draw latency and bandwidth against message size, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Do not measure the machine's limit
+    #[arg(long, conflicts_with = "plot")]
+    no_limit: bool,
     /// Element type
     #[arg(long, default_value = "f32", value_parser = named(DType::ALL, DType::name))]
     dtype: DType,
-    /// Smallest message: bytes, or with K, M, G for their binary multiples
-    #[arg(long, value_name = "SIZE", default_value = "64", value_parser = size)]
-    min: Bytes,
+    /// Smallest message: bytes, or with K, M, G for their binary multiples; 64, or what it takes
+    /// for every rank to have something
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    min: Option<Bytes>,
     /// Largest message
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     max: Bytes,
@@ -83,6 +107,17 @@ pub struct Data {
     /// What is added to each size to get the next, instead
     #[arg(long, value_name = "SIZE", conflicts_with = "factor", value_parser = size)]
     step: Option<Bytes>,
+    /// Operations are captured in a graph and measured as it runs: the period is a graph of many
+    #[arg(long)]
+    graph: bool,
+    /// Other inputs for another number
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
+/// Where buffers lie.
+#[derive(Debug, Args)]
+struct Buffers {
     /// The smaller of input and output lies in the larger one
     #[arg(long)]
     in_place: bool,
@@ -92,9 +127,6 @@ pub struct Data {
     /// Buffers are memory that peers do not know
     #[arg(long, overrides_with = "symmetric")]
     plain: bool,
-    /// Other inputs for another number
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
 }
 
 /// What to reduce with.
@@ -113,15 +145,38 @@ struct How {
     algorithm: Algorithm,
 }
 
-/// Arguments of `symmem bench all-reduce`.
+/// Arguments of a collective that moves data as it is.
 #[derive(Debug, Args)]
-pub struct AllReduceArgs {
+pub struct Moving {
     #[command(flatten)]
     data: Data,
+    #[command(flatten)]
+    buffers: Buffers,
+    #[command(flatten)]
+    how: How,
+}
+
+/// Arguments of a collective that reduces.
+#[derive(Debug, Args)]
+pub struct Reducing {
+    #[command(flatten)]
+    data: Data,
+    #[command(flatten)]
+    buffers: Buffers,
     #[command(flatten)]
     operator: Operator,
     #[command(flatten)]
     how: How,
+}
+
+/// Arguments of a collective that has a root.
+#[derive(Debug, Args)]
+pub struct Rooted<T: Args> {
+    #[command(flatten)]
+    all: T,
+    /// The root's rank
+    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    root: usize,
 }
 
 /// Arguments of `symmem bench rendezvous`.
@@ -171,6 +226,8 @@ pub enum ArgsError {
     Order { min: Bytes, max: Bytes },
     #[error("--plot shows bandwidth between ranks: at least 2 are needed")]
     NothingToPlot,
+    #[error("--root {root}: there are ranks 0 to {}", ranks - 1)]
+    Root { root: usize, ranks: usize },
     #[error("--step 0 leads nowhere")]
     NoStep,
     #[error("--bytes {0} is less than one word of 8 bytes")]
@@ -180,34 +237,74 @@ pub enum ArgsError {
 impl OperationArgs {
     pub fn common(&self) -> &Common {
         match self {
-            OperationArgs::AllReduce(args) => &args.data.common,
             OperationArgs::Barrier(common) => common,
             OperationArgs::Rendezvous(args) => &args.common,
+            OperationArgs::AllReduce(args) | OperationArgs::ReduceScatter(args) => {
+                &args.data.common
+            }
+            OperationArgs::AllGather(args) | OperationArgs::AllToAll(args) => &args.data.common,
+            OperationArgs::Broadcast(args) => &args.all.data.common,
+            OperationArgs::Reduce(args) => &args.all.data.common,
+            OperationArgs::Put(data) | OperationArgs::Get(data) => &data.common,
         }
     }
 
     /// Where to draw the results.
     pub fn plot(&self) -> Option<&PathBuf> {
-        match self {
-            OperationArgs::AllReduce(args) => args.data.plot.as_ref(),
-            OperationArgs::Barrier(_) | OperationArgs::Rendezvous(_) => None,
-        }
+        let data = match self {
+            OperationArgs::Barrier(_) | OperationArgs::Rendezvous(_) => return None,
+            OperationArgs::AllReduce(args) | OperationArgs::ReduceScatter(args) => &args.data,
+            OperationArgs::AllGather(args) | OperationArgs::AllToAll(args) => &args.data,
+            OperationArgs::Broadcast(args) => &args.all.data,
+            OperationArgs::Reduce(args) => &args.all.data,
+            OperationArgs::Put(data) | OperationArgs::Get(data) => data,
+        };
+        data.plot.as_ref()
     }
 
     /// The operation, if it makes sense.
     pub fn operation(&self) -> Result<Box<dyn Operation>, ArgsError> {
-        Ok(match self {
-            OperationArgs::AllReduce(AllReduceArgs { data, operator, how }) => {
-                data.sweep(AllReduce { op: operator.op, algorithm: how.algorithm })?
+        match self {
+            OperationArgs::AllReduce(Reducing { data, buffers, operator, how }) => {
+                let all_reduce = AllReduce { op: operator.op, algorithm: how.algorithm };
+                data.sweep(all_reduce, buffers.placement())
             }
-            OperationArgs::Barrier(common) => Box::new(Barrier { pace: common.pace() }),
+            OperationArgs::AllGather(Moving { data, buffers, how }) => {
+                data.sweep(AllGather { algorithm: how.algorithm }, buffers.placement())
+            }
+            OperationArgs::ReduceScatter(Reducing { data, buffers, operator, how }) => {
+                let reduce_scatter = ReduceScatter { op: operator.op, algorithm: how.algorithm };
+                data.sweep(reduce_scatter, buffers.placement())
+            }
+            OperationArgs::Broadcast(Rooted { all: Moving { data, buffers, how }, root }) => {
+                let root = data.common.rank(*root)?;
+                data.sweep(Broadcast { root, algorithm: how.algorithm }, buffers.placement())
+            }
+            OperationArgs::Reduce(Rooted { all, root }) => {
+                let Reducing { data, buffers, operator, how } = all;
+                let root = data.common.rank(*root)?;
+                let reduce = Reduce { op: operator.op, root, algorithm: how.algorithm };
+                data.sweep(reduce, buffers.placement())
+            }
+            OperationArgs::AllToAll(Moving { data, buffers, how }) => {
+                data.sweep(AllToAll { algorithm: how.algorithm }, buffers.placement())
+            }
+            OperationArgs::Put(data) => data.sweep(OneSided::Put, Placement::default()),
+            OperationArgs::Get(data) => data.sweep(OneSided::Get, Placement::default()),
+            OperationArgs::Barrier(common) => Ok(Box::new(Barrier { pace: common.pace() })),
             OperationArgs::Rendezvous(RendezvousArgs { common, bytes }) => {
                 if bytes.get() < 8 {
                     return Err(ArgsError::LessThanWord(*bytes));
                 }
-                Box::new(Rendezvous { bytes: *bytes, pace: common.pace() })
+                Ok(Box::new(Rendezvous { bytes: *bytes, pace: common.pace() }))
             }
-        })
+        }
+    }
+}
+
+impl Buffers {
+    fn placement(&self) -> Placement {
+        Placement { in_place: self.in_place, symmetric: self.symmetric || !self.plain }
     }
 }
 
@@ -215,12 +312,20 @@ impl Common {
     fn pace(&self) -> Pace {
         self.iterations.map_or(Pace::Budget(self.budget), Pace::Iterations)
     }
+
+    fn rank(&self, rank: usize) -> Result<usize, ArgsError> {
+        match rank < self.ranks {
+            true => Ok(rank),
+            false => Err(ArgsError::Root { root: rank, ranks: self.ranks }),
+        }
+    }
 }
 
 impl Data {
     fn sweep<C: Collective + 'static>(
         &self,
         collective: C,
+        placement: Placement,
     ) -> Result<Box<dyn Operation>, ArgsError> {
         if let Some(op) = collective.reduces() {
             op.check(self.dtype)?;
@@ -230,14 +335,15 @@ impl Data {
         }
         let growth = self.step.map_or(Growth::Factor(self.factor), Growth::Step);
         let granule = collective.granule(self.common.ranks);
+        let least = Bytes(granule.saturating_mul(self.dtype.size() as u64));
+        let min = self.min.unwrap_or(DEFAULT_MIN.max(least));
         Ok(Box::new(Sweep {
-            sizes: sizes(self.min, self.max, growth, self.dtype, granule)?,
+            sizes: sizes(min, self.max, growth, self.dtype, granule)?,
             collective,
             dtype: self.dtype,
-            placement: Placement {
-                in_place: self.in_place,
-                symmetric: self.symmetric || !self.plain,
-            },
+            placement,
+            graph: self.graph,
+            limit: !self.no_limit,
             pace: self.common.pace(),
             seed: Seed::new(self.seed),
         }))

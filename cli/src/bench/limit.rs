@@ -10,13 +10,14 @@
 //!
 //! Only where the CPU reaches the memory: a device's limits are another matter.
 
+use std::cell::RefCell;
 use std::hint::black_box;
 
 use symmem::hal::types::{BackendKind, Bytes};
 
 use super::member::{Member, RankError};
 use super::report::{Report, Row};
-use super::timing::{Pace, Separation, Timing};
+use super::timing::{Pace, Ready, Separation, Timing};
 
 /// Measures the floor, and the copy of each size. Collective.
 pub fn measure(
@@ -29,19 +30,23 @@ pub fn measure(
         return Ok(());
     }
     let pace = pace.quarter();
-    let floor = Timing::take(member, pace, Separation::None, &mut || member.issue_barrier())?;
-    report(Report::Floor(floor));
     let largest = sizes.iter().map(|size| size.get()).max().unwrap_or_default();
     let largest = usize::try_from(largest).unwrap_or_default();
     // Ones, since zeros would be pages that the system has yet to find.
     let (source, mut copy) = (vec![1u8; largest], vec![1u8; largest]);
     for size in sizes {
         let range = ..usize::try_from(size.get()).unwrap_or_default();
-        let timing = Timing::take(member, pace, Separation::Barrier, &mut || {
-            black_box(&mut copy[range]).copy_from_slice(black_box(&source[range]));
+        let copy = RefCell::new(&mut copy[range]);
+        let issue = || {
+            black_box(&mut *copy.borrow_mut()).copy_from_slice(black_box(&source[range]));
             Ok(())
-        })?;
+        };
+        let timing = Timing::take(member, pace, Separation::Barrier, &mut Ready(&issue))?;
         report(Report::Copy(Row { bytes: size.get(), algorithm: "memcpy".into(), timing }));
     }
+    // Last, when the ranks have found their cores.
+    let floor =
+        Timing::take(member, pace, Separation::None, &mut Ready(&|| member.issue_barrier()))?;
+    report(Report::Floor(floor));
     Ok(())
 }

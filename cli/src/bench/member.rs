@@ -57,6 +57,17 @@ impl<'g> Member<'g> {
         Ok(Member { group, stream, wait, words })
     }
 
+    /// The same on a stream that can be captured, which a default stream cannot.
+    pub fn capturing(&self) -> Result<Self, RankError> {
+        let mode = match self.stream.is_inline() {
+            true => StreamMode::Inline,
+            false => StreamMode::Worker,
+        };
+        let stream = self.group.device().stream(mode)?;
+        self.group.lane()?.prepare()?;
+        Ok(Member { stream, wait: self.wait.clone(), words: self.words.clone(), ..*self })
+    }
+
     pub fn ranks(&self) -> usize {
         self.group.size()
     }

@@ -16,14 +16,18 @@ mod show;
 mod timing;
 
 pub use args::BenchArgs as Args;
+pub use report::Line;
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use args::ArgsError;
+use args::{ArgsError, BenchArgs, Common};
+use clap::Parser as _;
 use drive::{Collected, DriveError};
+use operation::Operation;
 use plot::{Figure, PlotError};
 use report::Results;
 use show::Progress;
@@ -33,6 +37,8 @@ use show::Progress;
 pub enum BenchError {
     #[error(transparent)]
     Args(#[from] ArgsError),
+    #[error("{0}")]
+    Words(clap::Error),
     #[error(transparent)]
     Drive(#[from] DriveError),
     #[error("cannot write {path:?}: {cause}")]
@@ -62,14 +68,8 @@ pub fn bench(args: &Args) -> Result<ExitCode, BenchError> {
     let svg = args.operation.plot().map(|path| ResultFile::open(path)).transpose()?;
     show::header(&mut io::stdout().lock(), &*operation, common)?;
     show::warnings(common.ranks);
-    let progress = Progress::new(operation.sizes().len());
-    let collected = if common.threads {
-        drive::threads(&*operation, common.backend, common.ranks, &progress)
-    } else {
-        drive::processes(&*operation, common.ranks, &progress)
-    };
-    progress.clear();
-    let Collected { lines, limits, skipped } = collected?;
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let Collected { lines, limits, skipped } = measure(&*operation, common, &words)?;
     let results = Results {
         op: operation.name(),
         backend: common.backend.name(),
@@ -94,6 +94,35 @@ pub fn bench(args: &Args) -> Result<ExitCode, BenchError> {
         file.write(Ok(figure.svg()?))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Starts the ranks, as processes by these arguments of this program, and hears what they find.
+fn measure(
+    operation: &dyn Operation,
+    common: &Common,
+    words: &[OsString],
+) -> Result<Collected, DriveError> {
+    let progress = Progress::new(operation.sizes().len());
+    let collected = if common.threads {
+        drive::threads(operation, common.backend, common.ranks, &progress)
+    } else {
+        drive::processes(operation, words, common.ranks, &progress)
+    };
+    progress.clear();
+    collected
+}
+
+/// Measures what a command line of this program asks for, the program's own name left out.
+pub fn lines(words: &[OsString]) -> Result<Vec<Line>, BenchError> {
+    /// As the program's own command line has it, below the name of the subcommand.
+    #[derive(clap::Parser)]
+    struct Words {
+        #[command(flatten)]
+        args: BenchArgs,
+    }
+    let operation_args = Words::try_parse_from(words).map_err(BenchError::Words)?.args.operation;
+    let operation = operation_args.operation()?;
+    Ok(measure(&*operation, operation_args.common(), words)?.lines)
 }
 
 /// A file for results; what is in it stays until there are some.

@@ -5,19 +5,25 @@
 //! - *Period*: operations back to back, without barriers. The slowest rank's mean of a batch; the
 //!   median of three batches.
 //!
-//! Iterations fill a time budget, at least 3 and at most 1000 of them; a batch has a quarter as
-//! many. These are the rules of the benchmarks of MPI implementations and, for the period, of
+//! Iterations fill a time budget, at least 3 and at most 1000 of them, after an eighth of it has
+//! passed untimed; a batch has a quarter as many. These are the rules of the benchmarks of MPI implementations and, for the period, of
 //! nccl-tests, so that figures can stand side by side.
 
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use symmem::hal::Graph;
+
 use super::member::{Member, RankError};
 
 const LEAST: usize = 3;
 const MOST: usize = 1000;
 const BATCHES: usize = 3;
+
+/// What part of the budget goes by first, untimed: where a thousand iterations take less than a
+/// scheduler needs to give each rank a core of its own, all of them would show two ranks on one.
+const WARMING: u32 = 8;
 
 /// How many iterations to make.
 #[derive(Clone, Copy, Debug)]
@@ -49,23 +55,59 @@ pub enum Separation {
 
 /// What is timed.
 pub trait Iteration {
-    /// Makes so many runs ready, untimed; collective.
+    /// Makes so many operations ready, untimed; collective.
     fn prepare(&mut self, times: usize) -> Result<(), RankError>;
 
-    /// Enqueues one.
-    fn run(&mut self) -> Result<(), RankError>;
+    /// Enqueues as many as were made ready.
+    fn run(&mut self, times: usize) -> Result<(), RankError>;
 }
 
 /// What needs no preparation.
-struct Ready<'a>(&'a mut dyn FnMut() -> Result<(), RankError>);
+pub struct Ready<'a>(pub &'a dyn Fn() -> Result<(), RankError>);
 
 impl Iteration for Ready<'_> {
     fn prepare(&mut self, _: usize) -> Result<(), RankError> {
         Ok(())
     }
 
-    fn run(&mut self) -> Result<(), RankError> {
-        self.0()
+    fn run(&mut self, times: usize) -> Result<(), RankError> {
+        (0..times).try_for_each(|_| self.0())
+    }
+}
+
+/// Operations captured in a graph, which is launched.
+pub struct Replay<'a> {
+    member: &'a Member<'a>,
+    issue: &'a dyn Fn() -> Result<(), RankError>,
+    graph: Option<(usize, Graph)>,
+}
+
+impl<'a> Replay<'a> {
+    pub fn new(member: &'a Member<'a>, issue: &'a dyn Fn() -> Result<(), RankError>) -> Self {
+        Replay { member, issue, graph: None }
+    }
+}
+
+impl Iteration for Replay<'_> {
+    fn prepare(&mut self, times: usize) -> Result<(), RankError> {
+        if self.graph.as_ref().is_some_and(|(captured, _)| *captured == times) {
+            return Ok(());
+        }
+        let stream = &self.member.stream;
+        stream.begin_capture()?;
+        let issued = (0..times).try_for_each(|_| (self.issue)());
+        // Ended in any case; a call that was refused is the error to tell.
+        let graph = stream.end_capture();
+        issued?;
+        self.graph = Some((times, graph?));
+        Ok(())
+    }
+
+    fn run(&mut self, _: usize) -> Result<(), RankError> {
+        if let Some((_, graph)) = &self.graph {
+            graph.launch(&self.member.stream, &self.member.group.wait())?;
+        }
+        Ok(())
     }
 }
 
@@ -88,18 +130,8 @@ pub struct Figures {
 }
 
 impl Timing {
-    /// Measures what `issue` enqueues; collective.
+    /// Measures; collective.
     pub fn take(
-        member: &Member<'_>,
-        pace: Pace,
-        separation: Separation,
-        issue: &mut dyn FnMut() -> Result<(), RankError>,
-    ) -> Result<Self, RankError> {
-        Self::take_prepared(member, pace, separation, &mut Ready(issue))
-    }
-
-    /// As [`take`](Self::take), of what must be made ready first.
-    pub fn take_prepared(
         member: &Member<'_>,
         pace: Pace,
         separation: Separation,
@@ -116,7 +148,7 @@ impl Timing {
                 member.barrier()?;
             }
             let start = Instant::now();
-            timed.run()?;
+            timed.run(1)?;
             member.finish()?;
             isolated.push(micros(start.elapsed()));
         }
@@ -126,9 +158,7 @@ impl Timing {
             timed.prepare(batch)?;
             member.barrier()?;
             let start = Instant::now();
-            for _ in 0..batch {
-                timed.run()?;
-            }
+            timed.run(batch)?;
             member.finish()?;
             periods.push(micros(start.elapsed()) / batch as f64);
         }
@@ -142,22 +172,32 @@ fn iterations(
     budget: Duration,
     timed: &mut dyn Iteration,
 ) -> Result<usize, RankError> {
-    let mut estimate = |times: u32| {
-        timed.prepare(times as usize)?;
+    let estimate = |timed: &mut dyn Iteration, times: u32| {
+        timed.prepare(1)?;
         let start = Instant::now();
         for _ in 0..times {
             member.barrier()?;
-            timed.run()?;
+            timed.run(1)?;
             member.finish()?;
         }
         member.slowest(start.elapsed() / times)
     };
-    let mut one = estimate(1)?;
-    if one < budget / 50 {
-        one = estimate(5)?;
+    let one = estimate(timed, 1)?;
+    if one >= budget / 50 {
+        return Ok(fitting(budget, one).clamp(LEAST, MOST));
     }
-    let fit = budget.as_nanos() / one.as_nanos().max(1);
-    Ok(usize::try_from(fit).unwrap_or(MOST).clamp(LEAST, MOST))
+    for _ in 0..fitting(budget / WARMING, one) {
+        timed.prepare(1)?;
+        member.barrier()?;
+        timed.run(1)?;
+        member.finish()?;
+    }
+    let one = estimate(timed, 5)?;
+    Ok(fitting(budget, one).clamp(LEAST, MOST))
+}
+
+fn fitting(budget: Duration, one: Duration) -> usize {
+    usize::try_from(budget.as_nanos() / one.as_nanos().max(1)).unwrap_or(MOST)
 }
 
 impl Figures {

@@ -9,6 +9,7 @@ use symmem_mem::{RankError, ViewError};
 use symmem_sync::PrepareError;
 
 use crate::choice::Algorithm;
+use crate::table::TableError;
 
 /// Why a collective could not be issued, whichever it is.
 ///
@@ -81,6 +82,9 @@ pub enum CallError {
     /// The group cannot have lanes.
     #[error(transparent)]
     Prepare(#[from] PrepareError),
+    /// The table that the group was made with is none.
+    #[error(transparent)]
+    Choices(#[from] TableError),
 }
 
 impl From<LoadError> for CallError {

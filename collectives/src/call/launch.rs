@@ -12,6 +12,7 @@ use symmem_sync::{Issue, Lane, PrepareError};
 use super::{Access, Block, Buffer, CallError, Plan, Refused, Request};
 use crate::choice::{self, Algorithm, Size};
 use crate::host;
+use crate::table::ChoiceTable;
 
 /// The algorithm that a request takes.
 pub(super) fn choose(
@@ -23,7 +24,8 @@ pub(super) fn choose(
     let operation = request.operation;
     let size = Size::of(&request.geometry, group.size());
     if asked == Algorithm::Auto {
-        return Ok(choice::choose(operation, group.device().kind(), lane.layout(), size));
+        let given = kept(group)?.choices.as_ref();
+        return Ok(choice::choose(given, operation, group.device().kind(), lane.layout(), size));
     }
     if !Algorithm::of(operation).contains(&asked) {
         return Err(CallError::Algorithm { operation, algorithm: asked });
@@ -189,16 +191,31 @@ fn sign(
     Signature::new(request.operation, Some(request.input.dtype()), request.op, &rest)
 }
 
-/// The kernel of an operation, looked up once in the life of a group.
-fn function(group: &Group, operation: Operation) -> Result<Function, CallError> {
-    struct Loaded(Vec<Function>);
+/// What this layer keeps with a group.
+struct Kept {
+    /// The kernels, in the order of their operations.
+    kernels: Vec<Function>,
+    /// The table that the group was made with, if one was given.
+    choices: Option<ChoiceTable>,
+}
+
+/// Looked up and read once in the life of a group.
+fn kept(group: &Group) -> Result<&Kept, CallError> {
     let slot = group.slot(Layer::Collectives, || {
         let module = group.device().load(&host::KERNELS)?;
-        let functions = host::OPERATIONS.iter().map(|operation| module.function(operation.name()));
-        Ok::<_, CallError>(Loaded(functions.collect::<Result<_, _>>()?))
+        let kernels = host::OPERATIONS.iter().map(|operation| module.function(operation.name()));
+        let table = group.options().choices.table();
+        Ok::<_, CallError>(Kept {
+            kernels: kernels.collect::<Result<_, _>>()?,
+            choices: table.map(ChoiceTable::parse).transpose()?,
+        })
     })?;
-    let loaded = slot.ok_or(PrepareError::SlotTaken)?;
+    Ok(slot.ok_or(PrepareError::SlotTaken)?)
+}
+
+/// The kernel of an operation.
+fn function(group: &Group, operation: Operation) -> Result<Function, CallError> {
     // Codes of collectives count from 1, in the order of the table.
-    let found = loaded.0.get(operation as usize - 1).copied();
+    let found = kept(group)?.kernels.get(operation as usize - 1).copied();
     found.ok_or(CallError::Prepare(PrepareError::SlotTaken))
 }

@@ -2,6 +2,7 @@
 
 mod agree;
 mod caches;
+mod choices;
 mod farewell;
 mod meeting;
 mod options;
@@ -11,6 +12,7 @@ mod subgroup;
 pub(crate) mod world;
 
 pub(crate) use caches::Forgets;
+pub use choices::Choices;
 pub use options::{Completion, Determinism, Options, OptionsError};
 pub use quarantine::quarantined;
 pub use recover::RecoverError;
@@ -161,6 +163,8 @@ impl Group {
         static NEXT_SCOPE: AtomicU32 = AtomicU32::new(1);
         let Plan { id, root, members, me, device, options, step } = plan;
         options.check(members.len())?;
+        // Sub-groups keep what their group has found.
+        let options = Options { choices: options.choices.resolve()?, ..options };
         let span = tracing::info_span!("create group", id, size = members.len());
         let _entered = span.enter();
         let scope = Scope(NEXT_SCOPE.fetch_add(1, Ordering::Relaxed));

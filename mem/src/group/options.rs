@@ -1,10 +1,12 @@
 //! What a group is made with.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use symmem_hal::types::Bytes;
 use symmem_hal::{Fault, Kind};
 
+use super::Choices;
 use crate::settings;
 
 /// Whether reductions keep the bitwise contract.
@@ -55,6 +57,8 @@ pub struct Options {
     pub determinism: Determinism,
     /// What completion says of other ranks.
     pub completion: Completion,
+    /// By which table algorithms are chosen.
+    pub choices: Choices,
     /// What upper layers want agreed: (namespace, key, value).
     pub sections: Vec<(String, String, String)>,
 }
@@ -71,13 +75,14 @@ impl Default for Options {
             first_epoch: 0,
             determinism: Determinism::default(),
             completion: Completion::default(),
+            choices: Choices::default(),
             sections: Vec::new(),
         }
     }
 }
 
 /// An option that no group can have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {
     /// The pad has no channel.
@@ -103,6 +108,14 @@ pub enum OptionsError {
     TooLarge {
         /// The lanes.
         lanes: u32,
+    },
+    /// There is no table where one should be.
+    #[error("SYMMEM_TUNE names {}: {cause}", path.display())]
+    Choices {
+        /// The file.
+        path: PathBuf,
+        /// Why it cannot be read.
+        cause: String,
     },
 }
 

@@ -56,9 +56,10 @@ pub(crate) struct Equal {
     pub first_epoch: u32,
     pub determinism: String,
     pub completion: String,
+    /// Of the table by which algorithms are chosen.
+    pub choices: String,
     pub little_endian: bool,
-    /// Hash of the kernel sources and of the choice table: set by the layers that have them,
-    /// as sections.
+    /// Hash of the kernel sources: set by the layers that have them, as sections.
     pub sections: Vec<(String, String, String)>,
 }
 
@@ -164,6 +165,7 @@ impl Record {
                 first_epoch: options.first_epoch,
                 determinism: format!("{:?}", options.determinism),
                 completion: format!("{:?}", options.completion),
+                choices: options.choices.name(),
                 little_endian: cfg!(target_endian = "little"),
                 sections: options.sections.clone(),
             },
@@ -224,6 +226,7 @@ impl Record {
             ("the first epoch".into(), e.first_epoch.to_string()),
             ("determinism".into(), e.determinism.clone()),
             ("completion".into(), e.completion.clone()),
+            ("the choice table (SYMMEM_TUNE)".into(), e.choices.clone()),
             ("little-endian".into(), e.little_endian.to_string()),
         ];
         for (namespace, key, value) in &e.sections {

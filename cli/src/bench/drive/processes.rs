@@ -1,8 +1,9 @@
-//! Ranks as processes: this executable again, with the same arguments and [`RANK_FLAG`].
+//! Ranks as processes: this executable again, with a benchmark's arguments and [`RANK_FLAG`].
 //!
 //! A rank reports on its standard output, a line of JSON for each report. What it writes to its
 //! standard error is passed on.
 
+use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::ExitStatus;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -30,15 +31,17 @@ enum Said {
 }
 
 /// Measures an operation on processes.
+///
+/// `words` are the arguments of this program that make it a rank of this benchmark, but for the flag.
 pub fn processes(
     operation: &dyn Operation,
+    words: &[OsString],
     ranks: usize,
     progress: &Progress,
 ) -> Result<Collected, DriveError> {
     let mut collector = Collector::new(operation, ranks, progress);
     let program = std::env::current_exe().map_err(DriveError::Executable)?;
-    let same = std::env::args_os().skip(1);
-    let mut job = Processes::new(program, ranks).args(same).arg(RANK_FLAG).piped().spawn()?;
+    let mut job = Processes::new(program, ranks).args(words).arg(RANK_FLAG).piped().spawn()?;
     let (sender, said) = mpsc::channel();
     for rank in 0..ranks {
         let Some(child) = job.child(rank) else { continue };

@@ -8,7 +8,7 @@ use super::Operation;
 use crate::bench::check::Wrong;
 use crate::bench::member::{Member, RankError};
 use crate::bench::report::{Report, Row};
-use crate::bench::timing::{Pace, Separation, Timing};
+use crate::bench::timing::{Pace, Ready, Separation, Timing};
 
 /// How late the late rank of a check is: longer than the others take to be at the barrier.
 const LATE: Duration = Duration::from_micros(200);
@@ -54,8 +54,12 @@ impl Operation for Barrier {
         report: &mut dyn FnMut(Report),
     ) -> Result<(), RankError> {
         check(member, 1)?;
-        let timing =
-            Timing::take(member, self.pace, Separation::None, &mut || member.issue_barrier())?;
+        let timing = Timing::take(
+            member,
+            self.pace,
+            Separation::None,
+            &mut Ready(&|| member.issue_barrier()),
+        )?;
         check(member, 2)?;
         // Every rank writes its word and reads all others': the only algorithm there is.
         report(Report::Row(Row { bytes: Bytes::ZERO.get(), algorithm: "flags".into(), timing }));

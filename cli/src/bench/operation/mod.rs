@@ -5,13 +5,25 @@
 //! [`Operation`] of it: buffers of every size, checked, measured, checked again. What moves no data
 //! is an [`Operation`] of its own.
 
+mod all_gather;
 mod all_reduce;
+mod all_to_all;
 mod barrier;
+mod broadcast;
+mod one_sided;
+mod reduce;
+mod reduce_scatter;
 mod rendezvous;
 mod sweep;
 
+pub use all_gather::AllGather;
 pub use all_reduce::AllReduce;
+pub use all_to_all::AllToAll;
 pub use barrier::Barrier;
+pub use broadcast::Broadcast;
+pub use one_sided::OneSided;
+pub use reduce::Reduce;
+pub use reduce_scatter::ReduceScatter;
 pub use rendezvous::Rendezvous;
 pub use sweep::{Placement, Sweep};
 
@@ -64,6 +76,8 @@ pub struct Place {
     pub rank: usize,
     pub ranks: usize,
     pub shape: Shape,
+    /// Whether the smaller buffer lies in the larger one.
+    pub in_place: bool,
 }
 
 /// A rank's buffers, and where its part runs.

@@ -63,7 +63,7 @@ impl Operation for Rendezvous {
         let count = self.bytes.get() / 8;
         let mut meetings = Meetings { member, count, fresh: Vec::new(), met: Vec::new() };
         meetings.check(1)?;
-        let timing = Timing::take_prepared(member, self.pace, Separation::Barrier, &mut meetings)?;
+        let timing = Timing::take(member, self.pace, Separation::Barrier, &mut meetings)?;
         meetings.check(2)?;
         // Members of a host meet at a leader: the only algorithm there is.
         report(Report::Row(Row { bytes: Bytes::ZERO.get(), algorithm: "leader".into(), timing }));
@@ -85,9 +85,9 @@ impl Iteration for Meetings<'_> {
         Ok(())
     }
 
-    fn run(&mut self) -> Result<(), RankError> {
-        if let Some(tensor) = self.fresh.pop() {
-            let group = self.member.group;
+    fn run(&mut self, _: usize) -> Result<(), RankError> {
+        let group = self.member.group;
+        for tensor in self.fresh.drain(..) {
             self.met.push(group.rendezvous(&tensor, &group.wait())?);
         }
         Ok(())
@@ -98,7 +98,7 @@ impl Meetings<'_> {
     /// The last word of every rank's memory is what that rank wrote there.
     fn check(&mut self, part: u64) -> Result<(), RankError> {
         self.prepare(1)?;
-        self.run()?;
+        self.run(1)?;
         let Some(memory) = self.met.last() else { return Ok(()) };
         let (member, last) = (self.member, self.count - 1);
         let word = |rank: usize| part << 32 | rank as u64;

@@ -8,7 +8,7 @@ use crate::bench::check::{Data, Inputs, Seed};
 use crate::bench::limit;
 use crate::bench::member::{Member, RankError};
 use crate::bench::report::{Report, Row};
-use crate::bench::timing::{Pace, Separation, Timing};
+use crate::bench::timing::{Iteration, Pace, Ready, Replay, Separation, Timing};
 
 /// Where buffers lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,12 @@ pub struct Placement {
     pub symmetric: bool,
 }
 
+impl Default for Placement {
+    fn default() -> Self {
+        Placement { in_place: false, symmetric: true }
+    }
+}
+
 /// A collective over message sizes, with everything that was asked about it.
 #[derive(Clone, Debug)]
 pub struct Sweep<C> {
@@ -27,6 +33,10 @@ pub struct Sweep<C> {
     /// Each a multiple of the collective's granule.
     pub sizes: Vec<Bytes>,
     pub placement: Placement,
+    /// Whether to measure what the machine could do at best.
+    pub limit: bool,
+    /// Whether operations are captured in graphs.
+    pub graph: bool,
     pub pace: Pace,
     pub seed: Seed,
 }
@@ -56,7 +66,8 @@ impl<C: Collective> Operation for Sweep<C> {
     fn describe(&self) -> String {
         let place = if self.placement.in_place { "in place" } else { "out of place" };
         let memory = if self.placement.symmetric { "symmetric" } else { "plain" };
-        format!("{}, {place}, {memory} memory", self.collective.describe(self.dtype))
+        let graph = if self.graph { ", in graphs" } else { "" };
+        format!("{}, {place}, {memory} memory{graph}", self.collective.describe(self.dtype))
     }
 
     fn isolated(&self) -> &'static str {
@@ -80,7 +91,11 @@ impl<C: Collective> Operation for Sweep<C> {
         member: &Member<'_>,
         report: &mut dyn FnMut(Report),
     ) -> Result<(), RankError> {
-        limit::measure(member, &self.sizes, self.pace, report)?;
+        let capturing = if self.graph { Some(member.capturing()?) } else { None };
+        let member = capturing.as_ref().unwrap_or(member);
+        if self.limit {
+            limit::measure(member, &self.sizes, self.pace, report)?;
+        }
         let memory = self.allocate(member)?;
         for (part, size) in self.sizes.iter().enumerate() {
             let buffers = self.buffers(member, &memory, *size)?;
@@ -89,10 +104,14 @@ impl<C: Collective> Operation for Sweep<C> {
             let bytes = size.get();
             match self.collective.algorithm(&call) {
                 Ok(algorithm) => {
-                    let timing =
-                        self.row(member, &buffers, self.seed.part(part as u64), &mut || {
-                            self.collective.issue(&call)
-                        })?;
+                    let seed = self.seed.part(part as u64);
+                    let issue = || self.collective.issue(&call);
+                    let timing = match self.graph {
+                        false => self.row(member, &buffers, seed, &mut Ready(&issue))?,
+                        true => {
+                            self.row(member, &buffers, seed, &mut Replay::new(member, &issue))?
+                        }
+                    };
                     report(Report::Row(Row { bytes, algorithm, timing }));
                 }
                 // Sizes ascend: what takes a smaller one and not this one is asked for too much.
@@ -150,7 +169,8 @@ impl<C: Collective> Sweep<C> {
     fn place(&self, member: &Member<'_>, size: Bytes) -> Place {
         let count = size.get() / self.dtype.size() as u64;
         let ranks = member.ranks();
-        Place { rank: member.rank(), ranks, shape: self.collective.shape(ranks, count) }
+        let shape = self.collective.shape(ranks, count);
+        Place { rank: member.rank(), ranks, shape, in_place: self.placement.in_place }
     }
 
     fn bytes(&self, count: u64) -> Bytes {
@@ -163,18 +183,18 @@ impl<C: Collective> Sweep<C> {
         member: &Member<'_>,
         buffers: &Buffers,
         seed: Seed,
-        issue: &mut dyn FnMut() -> Result<(), RankError>,
+        timed: &mut dyn Iteration,
     ) -> Result<Timing, RankError> {
-        self.check(member, buffers, Data::Random(seed.part(1)), issue)?;
+        self.check(member, buffers, Data::Random(seed.part(1)), timed)?;
         // Checked last, so that these inputs are what is measured: no subnormals, no NaNs.
-        let timed = Data::Small(seed.part(2));
-        self.check(member, buffers, timed, issue)?;
-        let timing = Timing::take(member, self.pace, Separation::Barrier, issue)?;
+        let measured = Data::Small(seed.part(2));
+        self.check(member, buffers, measured, timed)?;
+        let timing = Timing::take(member, self.pace, Separation::Barrier, timed)?;
         // In place, inputs of later iterations are outputs of earlier ones.
         if !self.placement.in_place {
-            self.expect(member, buffers, timed, "timed")?;
+            self.expect(member, buffers, measured, "timed")?;
         }
-        self.check(member, buffers, Data::Random(seed.part(3)), issue)?;
+        self.check(member, buffers, Data::Random(seed.part(3)), timed)?;
         Ok(timing)
     }
 
@@ -190,8 +210,9 @@ impl<C: Collective> Sweep<C> {
         member: &Member<'_>,
         buffers: &Buffers,
         data: Data,
-        issue: &mut dyn FnMut() -> Result<(), RankError>,
+        timed: &mut dyn Iteration,
     ) -> Result<(), RankError> {
+        timed.prepare(1)?;
         let inputs = self.inputs(buffers, data);
         let place = &buffers.place;
         inputs.expected(&self.collective.expected(place)).spoil(&buffers.output)?;
@@ -200,7 +221,7 @@ impl<C: Collective> Sweep<C> {
         if self.collective.is_one_sided() {
             member.barrier()?;
         }
-        issue()?;
+        timed.run(1)?;
         member.finish()?;
         self.expect(member, buffers, data, "checked")
     }
@@ -266,6 +287,8 @@ mod tests {
             dtype: DType::F32,
             sizes: vec![Bytes::kib(4)],
             placement: Placement { in_place, symmetric: true },
+            limit: false,
+            graph: false,
             pace: Pace::Iterations(3),
             seed: Seed::new(1),
         }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use symmem_hal::types::{Bytes, DType, Layout, RankSet};
 use symmem_hal::{Fault as _, Kind};
 use symmem_mem::{
-    Allocation, Completion, Determinism, Mismatch, Options, RendezvousError, SubgroupError, View,
+    Allocation, Choices, Completion, Determinism, Mismatch, Options, RendezvousError,
+    SubgroupError, View,
 };
 
 use super::{bytes_view, meet_in};
@@ -137,6 +138,13 @@ const OPTIONS: &[(Change, &str, &str, &str)] = &[
     (|o| o.first_epoch = 100, "the first epoch", "100", "0"),
     (|o| o.determinism = Determinism::Relaxed, "determinism", "Relaxed", "Bitwise"),
     (|o| o.completion = Completion::Group, "completion", "Group", "Local"),
+    (
+        |o| o.choices = Choices::Table("abc".into()),
+        "the choice table (SYMMEM_TUNE)",
+        // The first half of the first word of SHA-256's own example.
+        "ba7816bf8f01cfea",
+        "built in",
+    ),
 ];
 
 /// The creation of a group with these options fails of this mismatch on every rank.
