@@ -82,7 +82,7 @@ impl Arguments {
 /// Runs of the conformance suite, by name: with these, every test runs somewhere.
 const MATRIX: &[(&str, &[&[&str]])] = &[
     ("suite without ranks", &[&["--local"], &["--local", "--backend", "stub"]]),
-    ("suite, 1, 2, 3, 8 processes", &[&["--ranks", "1,2,3,8"]]),
+    ("suite, 1, 2, 3, 4, 8 processes", &[&["--ranks", "1,2,3,4,8"]]),
     ("suite, 2, 8, 40 threads", &[&["--ranks", "2,8,40", "--threads"]]),
     (
         "suite on the stub",
