@@ -117,22 +117,50 @@ impl Size {
     }
 }
 
-/// Up to how many bytes an algorithm is the fastest, on a backend and up to a number of ranks; the
-/// last algorithm has no bound.
+/// What is the fastest on a backend, up to a number of ranks.
 struct Row {
     backend: BackendKind,
     ranks: usize,
+    /// Bytes up to which packets are; what is past `one_shot` is for two-shot, or to be reached into.
     packet: u64,
     one_shot: u64,
+    /// Bytes of a rank that are staged at a time.
+    staged: u64,
+    /// Bytes from which on outputs are written past the cache.
+    streamed: u64,
 }
 
 /// Packets pay for themselves as long as they travel in the header's two lines: six of them. Beyond
-/// two ranks, one-shot reads as many inputs as there are ranks and loses earlier. Seen with `symmem
-/// bench all-reduce --algorithm` on two cores of an AMD EPYC (Zen 4), 2 to 8 processes, 2026-11.
+/// two ranks, one-shot reads as many inputs as there are ranks and loses earlier. What is staged at a
+/// time stays in a core's cache, input and output beside it, of every rank that shares the core. At 4
+/// MiB an output is still faster through the cache, at 16 MiB twice as fast past it.
+/// Seen on two cores of an Intel Xeon (Emerald Rapids, 2 MiB of second-level cache each), 2 to 8
+/// processes, 2026-11.
 const TABLE: &[Row] = &[
-    Row { backend: BackendKind::Host, ranks: 2, packet: 48, one_shot: 64 << 10 },
-    Row { backend: BackendKind::Host, ranks: usize::MAX, packet: 48, one_shot: 16 << 10 },
-    Row { backend: BackendKind::Stub, ranks: usize::MAX, packet: 48, one_shot: 16 << 10 },
+    Row {
+        backend: BackendKind::Host,
+        ranks: 2,
+        packet: 48,
+        one_shot: 64 << 10,
+        staged: 512 << 10,
+        streamed: 8 << 20,
+    },
+    Row {
+        backend: BackendKind::Host,
+        ranks: usize::MAX,
+        packet: 48,
+        one_shot: 16 << 10,
+        staged: 256 << 10,
+        streamed: 8 << 20,
+    },
+    Row {
+        backend: BackendKind::Stub,
+        ranks: usize::MAX,
+        packet: 48,
+        one_shot: 16 << 10,
+        staged: 256 << 10,
+        streamed: 8 << 20,
+    },
 ];
 
 fn row(backend: BackendKind, ranks: usize) -> &'static Row {
@@ -185,18 +213,33 @@ pub(crate) fn is_direct(
     }
 }
 
+/// Whether outputs are written past the cache: once they do not stay in it, unless they replace
+/// what has just been read.
+pub(crate) fn streams(backend: BackendKind, request: &Request<'_>, world: usize) -> bool {
+    let Request { input, output, .. } = request;
+    let in_place = input.ptr() == output.ptr() && input.extent() == output.extent();
+    Size::of(&request.geometry, world).bytes.get() >= row(backend, world).streamed && !in_place
+}
+
 /// Whether runs of `row` bytes with gaps between them are too short to be reduced one by one where
 /// they lie in peers' memory: staged, they are closed up.
 pub(crate) fn is_piecemeal(row: u64, stride: u64) -> bool {
     row < 256 && row != stride
 }
 
-/// How much of each of `slots` parts is staged at a time.
-pub(crate) fn piece(algorithm: Algorithm, layout: &Layout, slots: usize) -> u64 {
+/// How much of each of `slots` parts is staged at a time: a multiple of [`UNIT`].
+pub(crate) fn piece(
+    algorithm: Algorithm,
+    backend: BackendKind,
+    layout: &Layout,
+    slots: usize,
+) -> u64 {
     let chunk = layout.chunk_capacity().get();
     // A two-shot stages results beside inputs.
     let room = if algorithm == Algorithm::TwoShot { chunk } else { 2 * chunk };
-    room / slots as u64 / UNIT * UNIT
+    let staged = room.min(row(backend, layout.world()).staged);
+    // A chunk has room for a unit of every rank.
+    (staged / slots as u64 / UNIT).max(1) * UNIT
 }
 
 /// What slices and pieces are multiples of.

@@ -103,7 +103,12 @@ pub(super) fn launch(
         geometry: request.geometry,
         blocks: blocks.at,
         block_count: request.blocks.len() as u64,
-        piece: choice::piece(algorithm, lane.layout(), request.geometry.slots(group.size())),
+        piece: choice::piece(
+            algorithm,
+            backend,
+            lane.layout(),
+            request.geometry.slots(group.size()),
+        ),
         peers: direct.map_or(DevicePtr::NULL, |d| d.peers),
         peer_offset: direct.map_or(0, |d| d.offset.get()),
         peer_step: request.input_step,
@@ -114,7 +119,7 @@ pub(super) fn launch(
         algorithm: algorithm.code().into(),
         access: direct.map_or(Access::Staged, |d| d.access) as u32,
         group_completion: (group.options().completion == Completion::Group).into(),
-        reserved: 0,
+        streams: choice::streams(backend, request, group.size()).into(),
     };
     // SAFETY: every kernel of this crate takes a Plan. Input and output are the caller's views,
     // which `keep` holds for a queued launch, or slices borrowed until this returns, which `check`

@@ -42,7 +42,8 @@ pub(crate) struct Plan {
     pub access: u32,
     /// Whether all ranks have completed when this one has.
     pub group_completion: u32,
-    pub reserved: u32,
+    /// Whether outputs are written past the cache.
+    pub streams: u32,
 }
 
 /// How payload gets from one rank to another.

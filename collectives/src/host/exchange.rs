@@ -57,7 +57,7 @@ impl Exchange<'_> {
         // header or packets were awaited, by acquire, after it released them. Parts of the output
         // are apart, and apart from the input but in place, where a part is the same or replaces
         // what has been staged.
-        unsafe { copy(from, work.output_part(writer), work.row, start, length) };
+        unsafe { work.store(from, work.output_part(writer), start, length) };
     }
 
     /// Whose parts this rank copies from elsewhere.
@@ -153,7 +153,7 @@ impl Exchange<'_> {
             let to = Work::runs(output, work.plan.geometry.output, work.me);
             // SAFETY: this rank's part of the reader's output, which nobody else touches between
             // the reader's header of this epoch and its return.
-            unsafe { copy(work.input_part(work.slot(reader)), to, work.row, 0, work.part) };
+            unsafe { work.store(work.input_part(work.slot(reader)), to, 0, work.part) };
         }
         session.raise(1);
         self.keep_own(0, work.part);

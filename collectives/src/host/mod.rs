@@ -11,6 +11,7 @@ mod exchange;
 mod parts;
 mod reduction;
 mod staged;
+mod streaming;
 mod work;
 
 use symmem_hal::{HostFn, Kernel, KernelSet};

@@ -1,6 +1,8 @@
 //! Where parts lie in memory, and how they are walked.
 #![allow(unsafe_code, reason = "copies memory that peers write, which is never behind a reference")]
 
+use super::streaming;
+
 /// Runs of equal length, `stride` apart. The bytes of all runs, one after the other, are its
 /// *logical* range.
 #[derive(Clone, Copy, Debug)]
@@ -44,13 +46,40 @@ pub(crate) fn stretches(
 /// They can be read at `from` and written at `to`, which are apart or the same; nobody writes the
 /// former or touches the latter meanwhile, by the protocol of the caller.
 pub(crate) unsafe fn copy(from: Runs, to: Runs, row: usize, start: usize, length: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { copy_by(core::ptr::copy_nonoverlapping, from, to, row, start, length) }
+}
+
+/// As [`copy`], past the cache: for more than it holds, so that what is stored is not read first.
+///
+/// # Safety
+///
+/// As [`copy`].
+pub(crate) unsafe fn stream(from: Runs, to: Runs, row: usize, start: usize, length: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { copy_by(streaming::copy, from, to, row, start, length) }
+}
+
+/// Copies stretch by stretch.
+///
+/// # Safety
+///
+/// As [`copy`]; `bytes` copies as much as it is told from one address to another.
+unsafe fn copy_by(
+    bytes: unsafe fn(*const u8, *mut u8, usize),
+    from: Runs,
+    to: Runs,
+    row: usize,
+    start: usize,
+    length: usize,
+) {
     if core::ptr::eq(from.base, to.base) && from.stride == to.stride {
         return;
     }
     let has_gaps = from.stride != row || to.stride != row;
     for (at, stretch) in stretches(row, has_gaps, start, length) {
         // SAFETY: the caller's promise, for a stretch of the range.
-        unsafe { core::ptr::copy_nonoverlapping(from.at(row, at), to.at(row, at), stretch) };
+        unsafe { bytes(from.at(row, at).cast_const(), to.at(row, at), stretch) };
     }
 }
 

@@ -260,15 +260,12 @@ impl Reduction<'_> {
         for writer in work.others(Peers::All).chain([work.me]) {
             session.await_flag(writer, step)?;
             let (from, to, count) = of(writer);
+            let results = session.staging(writer, k).wrapping_add(skip + from);
+            let [results, output] =
+                [results, work.output.wrapping_add(to)].map(|base| Runs { base, stride: work.row });
             // SAFETY: the result lies in the writer's staging, complete since its flag was awaited,
             // and in the output, which has a part's bytes.
-            unsafe {
-                core::ptr::copy_nonoverlapping(
-                    session.staging(writer, k).wrapping_add(skip + from).cast_const(),
-                    work.output.wrapping_add(to),
-                    count,
-                );
-            }
+            unsafe { work.store(results, output, 0, count) };
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use symmem_hal::{DevicePtr, LaunchContext};
 use symmem_sync::host::{Ended, HostMemory, Session};
 use symmem_sync::protocol::Peers;
 
-use super::parts::{Runs, copy};
+use super::parts::{Runs, copy, stream};
 use crate::call::{Access, Block, Pitch, Plan};
 use crate::choice::Algorithm;
 use crate::numerics::Reducer;
@@ -115,6 +115,21 @@ impl<'a> Work<'a> {
         // SAFETY: the launch wrote as many there, and keeps them until the kernel returns; nobody
         // writes them meanwhile.
         Ok(unsafe { core::slice::from_raw_parts(at.cast_const().cast(), count) })
+    }
+
+    /// Copies into an output, as the plan says how.
+    ///
+    /// # Safety
+    ///
+    /// As [`copy`], for runs of this operation's length.
+    pub(crate) unsafe fn store(&self, from: Runs, to: Runs, start: usize, length: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.plan.streams {
+                0 => copy(from, to, self.row, start, length),
+                _ => stream(from, to, self.row, start, length),
+            }
+        }
     }
 
     /// Where an address of the plan lies.
