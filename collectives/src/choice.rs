@@ -217,7 +217,7 @@ pub(crate) fn is_direct(
 /// what has just been read.
 pub(crate) fn streams(backend: BackendKind, request: &Request<'_>, world: usize) -> bool {
     let Request { input, output, .. } = request;
-    let in_place = input.ptr() == output.ptr() && input.extent() == output.extent();
+    let in_place = input.ptr() == output.ptr() && input.count() == output.count();
     Size::of(&request.geometry, world).bytes.get() >= row(backend, world).streamed && !in_place
 }
 

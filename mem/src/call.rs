@@ -89,9 +89,9 @@ impl Signature {
             | u64::from(op.map_or(0, ReduceOp::code) & 0xf) << 48;
         let mut hash = mix(lead);
         for word in rest {
-            hash = mix(hash ^ word);
+            hash = fold(hash ^ word);
         }
-        Signature(lead | hash >> 16)
+        Signature(lead | mix(hash) >> 16)
     }
 
     /// The signature of the same call recorded in a graph: as the `operation`-th of its lane in the
@@ -109,6 +109,13 @@ impl Signature {
 
 /// The bits of a signature that are a hash.
 const HASH: u64 = (1 << 48) - 1;
+
+/// Both halves of a product, in one word: every bit moves bits on either side of it, for the price of
+/// one multiplication.
+const fn fold(x: u64) -> u64 {
+    let product = x as u128 * 0xa076_1d64_78bd_642f;
+    (product >> 64) as u64 ^ product as u64
+}
 
 /// The finaliser of splitmix64: a bijection in which every input bit moves every output bit.
 const fn mix(x: u64) -> u64 {

@@ -61,6 +61,7 @@ impl<'a> AllGather<'a> {
 impl<'a> Call<'a, AllGather<'a>> {
     /// Where the blocks go; then the input is this rank's block alone. It may be the very block of
     /// the output that it goes to, and may not overlap the output otherwise.
+    #[inline]
     pub fn into(mut self, output: &'a (impl AsRef<View> + ?Sized)) -> Self {
         self.what.output = Some(Buffer::of(output.as_ref()));
         self
@@ -70,6 +71,7 @@ impl<'a> Call<'a, AllGather<'a>> {
 impl Collective for AllGather<'_> {
     type Error = AllGatherError;
 
+    #[inline]
     fn request(&self, group: &Group) -> Result<Request<'_>, AllGatherError> {
         let (me, ranks) = (group.rank().index(), group.size());
         let (input, output) = match self.output {

@@ -57,6 +57,7 @@ impl<'a> AllReduce<'a> {
 
 impl<'a> Call<'a, AllReduce<'a>> {
     /// The operator, instead of the sum.
+    #[inline]
     pub fn op(mut self, op: ReduceOp) -> Self {
         self.what.op = op;
         self
@@ -65,6 +66,7 @@ impl<'a> Call<'a, AllReduce<'a>> {
     /// What is copied into the input first, as part of the operation: so that data in private memory
     /// is reduced from symmetric memory. Holds as many elements as the input, and is apart from it
     /// and from the output.
+    #[inline]
     pub fn copy_from(mut self, source: &'a (impl AsRef<View> + ?Sized)) -> Self {
         self.what.source = Some(Buffer::of(source.as_ref()));
         self
@@ -72,6 +74,7 @@ impl<'a> Call<'a, AllReduce<'a>> {
 
     /// Where the result goes, instead of in place. May be the input itself; may not overlap it
     /// otherwise.
+    #[inline]
     pub fn into(mut self, output: &'a (impl AsRef<View> + ?Sized)) -> Self {
         self.what.output = Buffer::of(output.as_ref());
         self
@@ -81,6 +84,7 @@ impl<'a> Call<'a, AllReduce<'a>> {
 impl Collective for AllReduce<'_> {
     type Error = AllReduceError;
 
+    #[inline]
     fn request(&self, _: &Group) -> Result<Request<'_>, AllReduceError> {
         let AllReduce { input, output, source, op } = *self;
         input.same_type(&output)?;

@@ -55,6 +55,7 @@ impl<'a> AllToAll<'a> {
 impl<'a> Call<'a, AllToAll<'a>> {
     /// Where the blocks go, instead of in place. May be the input itself; may not overlap it
     /// otherwise.
+    #[inline]
     pub fn into(mut self, output: &'a (impl AsRef<View> + ?Sized)) -> Self {
         self.what.output = Buffer::of(output.as_ref());
         self
@@ -64,6 +65,7 @@ impl<'a> Call<'a, AllToAll<'a>> {
 impl Collective for AllToAll<'_> {
     type Error = AllToAllError;
 
+    #[inline]
     fn request(&self, group: &Group) -> Result<Request<'_>, AllToAllError> {
         let AllToAll { input, output } = *self;
         let ranks = group.size();

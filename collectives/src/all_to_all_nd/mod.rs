@@ -94,6 +94,7 @@ impl Call<'_, AllToAllNd<'_>> {
     /// With `r` ranks, (1, 0) makes of `[n, r * m]` or `[n, r, m]` an output `[r * n, m]` or
     /// `[r, n, m]`, and (0, 1) of `[r * n, m]` or `[r, n, m]` an output `[n, r * m]` or
     /// `[n, r, m]`; further dimensions follow `m`.
+    #[inline]
     pub fn dims(mut self, scatter: usize, gather: usize) -> Self {
         (self.what.scatter, self.what.gather) = (scatter, gather);
         self
@@ -103,6 +104,7 @@ impl Call<'_, AllToAllNd<'_>> {
 impl Collective for AllToAllNd<'_> {
     type Error = AllToAllNdError;
 
+    #[inline]
     fn request(&self, group: &Group) -> Result<Request<'_>, AllToAllNdError> {
         let AllToAllNd { input, output, scatter, gather } = *self;
         if !matches!((scatter, gather), (1, 0) | (0, 1)) {

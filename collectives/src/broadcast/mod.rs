@@ -49,6 +49,7 @@ impl<'a> Broadcast<'a> {
 impl<'a> Call<'a, Broadcast<'a>> {
     /// Where the data goes, on the root too, instead of in place. May be the input itself; may not
     /// overlap it otherwise. Only the root's input is read.
+    #[inline]
     pub fn into(mut self, output: &'a (impl AsRef<View> + ?Sized)) -> Self {
         self.what.output = Buffer::of(output.as_ref());
         self
@@ -58,6 +59,7 @@ impl<'a> Call<'a, Broadcast<'a>> {
 impl Collective for Broadcast<'_> {
     type Error = BroadcastError;
 
+    #[inline]
     fn request(&self, group: &Group) -> Result<Request<'_>, BroadcastError> {
         let Broadcast { input, output, root } = *self;
         let root = group.index_of(root).map_err(CallError::from)?;

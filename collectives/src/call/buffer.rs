@@ -19,22 +19,18 @@ pub struct Buffer<'a> {
     view: Option<&'a View>,
     /// Bytes from where the view begins to where this does.
     skipped: Bytes,
-    /// Bytes from the first element to one past the last.
-    extent: Bytes,
     borrow: PhantomData<&'a [u8]>,
 }
 
 impl<'a> Buffer<'a> {
     /// A view of any layout.
     pub(crate) fn of(view: &'a View) -> Self {
-        let extent = view.layout().extent().saturating_mul(view.dtype().size() as u64);
         Buffer {
             ptr: view.ptr(),
             count: view.count(),
             dtype: view.dtype(),
             view: Some(view),
             skipped: Bytes::ZERO,
-            extent: Bytes(extent),
             borrow: PhantomData,
         }
     }
@@ -56,7 +52,6 @@ impl<'a> Buffer<'a> {
             dtype: T::DTYPE,
             view: None,
             skipped: Bytes::ZERO,
-            extent: Bytes::from(count * size_of::<T>()),
             borrow: PhantomData,
         }
     }
@@ -66,7 +61,7 @@ impl<'a> Buffer<'a> {
         let size = self.dtype.size() as u64;
         let skipped = Bytes(index as u64 * count * size);
         let ptr = self.ptr.checked_add(skipped).unwrap_or(DevicePtr::NULL);
-        Buffer { ptr, count, skipped, extent: Bytes(count * size), ..*self }
+        Buffer { ptr, count, skipped, ..*self }
     }
 
     pub(crate) fn ptr(&self) -> DevicePtr {
@@ -94,8 +89,14 @@ impl<'a> Buffer<'a> {
         self.view.map_or_else(|| Layout::flat(self.count), |view| view.layout().clone())
     }
 
+    /// Bytes from the first element to one past the last.
     pub(crate) fn extent(&self) -> Bytes {
-        self.extent
+        match self.view {
+            Some(view) if view.count() == self.count => {
+                Bytes(view.layout().extent().saturating_mul(self.dtype.size() as u64))
+            }
+            _ => self.bytes(),
+        }
     }
 
     /// Where it begins in its allocation; 0 for a slice.
@@ -123,7 +124,7 @@ impl<'a> Buffer<'a> {
 
     /// That the two share no byte. Slices are Rust's to keep apart.
     pub(crate) fn apart(&self, other: &Buffer<'_>) -> Result<(), CallError> {
-        let range = |b: &Buffer<'_>| (b.ptr.get(), b.ptr.get().saturating_add(b.extent.get()));
+        let range = |b: &Buffer<'_>| (b.ptr.get(), b.ptr.get().saturating_add(b.extent().get()));
         let ((a, a_end), (b, b_end)) = (range(self), range(other));
         let backend = |b: &Buffer<'_>| b.view.map(|view| view.memory().backend());
         if backend(self) == backend(other) && a < b_end && b < a_end {

@@ -96,10 +96,10 @@ pub(super) fn launch(
     let plan = |args: LaneArgs| Plan {
         lane: args,
         input: request.input.ptr(),
-        input_bytes: request.input.extent().get(),
+        input_bytes: request.input_bytes.get(),
         source: request.source.map_or(DevicePtr::NULL, |source| source.ptr()),
         output: request.output.ptr(),
-        output_bytes: if request.is_receiver { request.output.extent().get() } else { 0 },
+        output_bytes: if request.is_receiver { request.output.bytes().get() } else { 0 },
         geometry: request.geometry,
         blocks: blocks.at,
         block_count: request.blocks.len() as u64,

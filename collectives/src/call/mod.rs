@@ -7,7 +7,7 @@ mod plan;
 
 use core::fmt;
 
-use symmem_hal::types::ReduceOp;
+use symmem_hal::types::{Bytes, ReduceOp};
 use symmem_hal::{Fault, Stream, Wait};
 use symmem_mem::call::Operation;
 use symmem_mem::{Failure, Group, View};
@@ -57,6 +57,8 @@ pub struct Request<'a> {
     /// Group rank.
     pub(crate) root: Option<usize>,
     pub(crate) input: Buffer<'a>,
+    /// Bytes of the input from the first element to one past the last.
+    pub(crate) input_bytes: Bytes,
     /// What is copied over the input first.
     pub(crate) source: Option<Buffer<'a>>,
     /// The input, where this rank gets no result.
@@ -79,6 +81,8 @@ pub struct Request<'a> {
 
 impl<'a> Request<'a> {
     /// A call in which each of `input` and `output` holds a part for all ranks, or one for each.
+    // Inlined, as are the implementations of `Collective::request`, so that it is built in place.
+    #[inline]
     pub(crate) fn new(
         operation: Operation,
         input: Buffer<'a>,
@@ -90,6 +94,7 @@ impl<'a> Request<'a> {
             operation,
             op: None,
             root: None,
+            input_bytes: input.bytes(),
             input,
             source: None,
             output,
@@ -111,21 +116,25 @@ impl<'a, O: Collective> Call<'a, O> {
     }
 
     /// The lane it runs on, instead of the group's default lane.
+    #[inline]
     pub fn lane(self, lane: Lane<'a>) -> Self {
         Call { lane: Some(lane), ..self }
     }
 
     /// The algorithm, instead of the one that the table gives for the size.
+    #[inline]
     pub fn algorithm(self, algorithm: Algorithm) -> Self {
         Call { algorithm, ..self }
     }
 
     /// A number of the caller's that must be equal on every rank: a layer's index, say.
+    #[inline]
     pub fn tag(self, tag: u64) -> Self {
         Call { tag, ..self }
     }
 
     /// The bound on its waits, instead of the group's.
+    #[inline]
     pub fn wait(self, wait: &'a Wait) -> Self {
         Call { wait: Some(wait), ..self }
     }

@@ -17,7 +17,7 @@ pub(crate) type Sources = SmallVec<[*const u8; 16]>;
 
 /// One launch of one operation.
 pub(crate) struct Work<'a> {
-    pub plan: Plan,
+    pub plan: &'a Plan,
     pub me: usize,
     pub world: usize,
     /// Bytes of one part.
@@ -42,8 +42,8 @@ pub(crate) unsafe fn kernel(
     args: *const u8,
     body: impl FnOnce(&Work<'_>) -> Result<(), Ended>,
 ) {
-    // SAFETY: the caller's promise.
-    let plan = unsafe { *args.cast::<Plan>() };
+    // SAFETY: the caller's promise: it outlives this call, and nobody writes it.
+    let plan = unsafe { &*args.cast::<Plan>() };
     // SAFETY: the lane gave the table of its group, whose regions it keeps mapped.
     let memory = unsafe { HostMemory::new(context, plan.lane.table, plan.lane.lane) };
     match memory.as_ref().and_then(|memory| Work::new(context, memory, plan)) {
@@ -63,7 +63,11 @@ pub(crate) unsafe fn kernel(
 }
 
 impl<'a> Work<'a> {
-    fn new(context: &'a LaunchContext<'a>, memory: &'a HostMemory<'a>, plan: Plan) -> Option<Self> {
+    fn new(
+        context: &'a LaunchContext<'a>,
+        memory: &'a HostMemory<'a>,
+        plan: &'a Plan,
+    ) -> Option<Self> {
         // No address is followed where there are no bytes; an empty slice has none.
         let follow = |ptr: DevicePtr, bytes: u64| {
             if bytes == 0 {
@@ -226,7 +230,7 @@ impl<'a> Work<'a> {
 
     /// Where each rank's buffer begins that this rank reaches into, by rank.
     pub(crate) fn peers(&self) -> Result<Sources, Ended> {
-        let plan = &self.plan;
+        let plan = self.plan;
         let bytes = if self.reaches(Access::Read) { plan.input_bytes } else { plan.output_bytes };
         let of = |table: *mut u8, rank: usize| {
             // SAFETY: the table holds an address a rank; it was written once, at rendezvous.

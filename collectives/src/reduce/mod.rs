@@ -49,6 +49,7 @@ impl<'a> Reduce<'a> {
 
 impl<'a> Call<'a, Reduce<'a>> {
     /// The operator, instead of the sum.
+    #[inline]
     pub fn op(mut self, op: ReduceOp) -> Self {
         self.what.op = op;
         self
@@ -56,6 +57,7 @@ impl<'a> Call<'a, Reduce<'a>> {
 
     /// Where the root's result goes, instead of in place. May be the input itself; may not overlap
     /// it otherwise. On other ranks nothing is written, whatever is given.
+    #[inline]
     pub fn into(mut self, output: &'a (impl AsRef<View> + ?Sized)) -> Self {
         self.what.output = Buffer::of(output.as_ref());
         self
@@ -65,6 +67,7 @@ impl<'a> Call<'a, Reduce<'a>> {
 impl Collective for Reduce<'_> {
     type Error = ReduceError;
 
+    #[inline]
     fn request(&self, group: &Group) -> Result<Request<'_>, ReduceError> {
         let Reduce { input, root, op, .. } = *self;
         let root = group.index_of(root).map_err(CallError::from)?;

@@ -117,6 +117,7 @@ impl<'a> ReduceScatter<'a> {
 
 impl<'a> Call<'a, ReduceScatter<'a>> {
     /// The operator, instead of the sum.
+    #[inline]
     pub fn op(mut self, op: ReduceOp) -> Self {
         self.what.op = op;
         self
@@ -124,6 +125,7 @@ impl<'a> Call<'a, ReduceScatter<'a>> {
 
     /// Where this rank's block goes, instead of in place. It may be the very block of the input
     /// that it is reduced from, and may not overlap the input otherwise.
+    #[inline]
     pub fn into(mut self, output: &'a (impl AsRef<View> + ?Sized)) -> Self {
         self.what.output = Some(Buffer::of(output.as_ref()));
         self
@@ -131,6 +133,7 @@ impl<'a> Call<'a, ReduceScatter<'a>> {
 
     /// Cuts the last dimension instead of the whole: of an input `[.., n * ranks]`, rank r gets
     /// columns `n * r` to `n * (r + 1)` as an output `[.., n]`. Never in place.
+    #[inline]
     pub fn last_dim(mut self) -> Self {
         self.what.last_dim = true;
         self
@@ -140,6 +143,7 @@ impl<'a> Call<'a, ReduceScatter<'a>> {
 impl Collective for ReduceScatter<'_> {
     type Error = ReduceScatterError;
 
+    #[inline]
     fn request(&self, group: &Group) -> Result<Request<'_>, ReduceScatterError> {
         let (me, ranks) = (group.rank().index(), group.size());
         let elements = self.input.count();

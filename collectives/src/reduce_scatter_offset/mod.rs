@@ -104,12 +104,14 @@ impl<'a> ReduceScatterOffset<'a> {
 
 impl<'a> Call<'a, ReduceScatterOffset<'a>> {
     /// The operator, instead of the sum.
+    #[inline]
     pub fn op(mut self, op: ReduceOp) -> Self {
         self.what.op = op;
         self
     }
 
     /// The dimension along which blocks are cut, instead of 0: 0 cuts rows, 1 columns.
+    #[inline]
     pub fn dim(mut self, dim: usize) -> Self {
         self.what.dim = dim;
         self
@@ -118,6 +120,7 @@ impl<'a> Call<'a, ReduceScatterOffset<'a>> {
     /// Where each block ends along the dimension, ascending; each begins where the one before ends.
     /// Blocks may be empty, and what is past the last one is left alone. Without offsets, as many
     /// equal blocks as there are destinations, or ranks.
+    #[inline]
     pub fn offsets(mut self, offsets: &'a [u64]) -> Self {
         self.what.offsets = Some(offsets);
         self
@@ -125,6 +128,7 @@ impl<'a> Call<'a, ReduceScatterOffset<'a>> {
 
     /// The rank that gets each block. Without them, ranks take turns: block i goes to rank i modulo
     /// the number of ranks.
+    #[inline]
     pub fn destinations(mut self, destinations: &'a [Rank]) -> Self {
         self.what.destinations = Some(destinations);
         self
@@ -245,6 +249,7 @@ impl ReduceScatterOffset<'_> {
 impl Collective for ReduceScatterOffset<'_> {
     type Error = ReduceScatterOffsetError;
 
+    #[inline]
     fn request(&self, group: &Group) -> Result<Request<'_>, ReduceScatterOffsetError> {
         let rows = Rows::of(&self.input)?;
         let mut blocks = self.blocks(rows, group)?;
@@ -261,6 +266,7 @@ impl Collective for ReduceScatterOffset<'_> {
         let request = Request::new(operation, self.input, self.input, geometry, shape);
         Ok(Request {
             op: Some(self.op),
+            input_bytes: self.input.extent(),
             // Results go to the blocks' own outputs.
             is_receiver: false,
             blocks,
