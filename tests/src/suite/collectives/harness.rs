@@ -191,7 +191,7 @@ impl<'c> Bench<'c> {
     }
 
     /// What each rank puts into the next case.
-    fn inputs(&self, case: &Case) -> Vec<Vec<u8>> {
+    pub(super) fn inputs(&self, case: &Case) -> Vec<Vec<u8>> {
         let number = self.cases.get();
         self.cases.set(number + 1);
         let seed = self.context.seed();

@@ -1,7 +1,10 @@
 //! Bad input that one rank finds alone: an error before any effect. Nothing is sent and no epoch
 //! used, so that the right call, made by all afterwards, succeeds.
 
-use symmem_collectives::{Algorithm, AllReduceError, CallError, Collectives as _};
+use symmem_collectives::{
+    Algorithm, AllGatherError, AllReduceError, AllToAllError, AllToAllNdError, BroadcastError,
+    CallError, Collectives as _, ReduceError, ReduceScatterError,
+};
 use symmem_hal::types::{BackendKind, Bytes, DType, Layout, ReduceOp};
 use symmem_hal::{Device, Fault as _, Kind, StreamMode};
 use symmem_mem::{Allocation, Tensor, View, ViewError};
@@ -19,6 +22,9 @@ pub(super) const TESTS: &[Test] = &[
     test!(the_operator_is_not_of_the_type),
     test!(another_backend),
     test!(too_much_for_packets),
+    test!(shapes_do_not_fit),
+    test!(overlaps_that_are_not_in_place),
+    test!(what_is_of_another_group_or_operation),
     test!(a_view_past_the_end),
     test!(slices_of_different_lengths).only_on(&[BackendKind::Host]),
 ];
@@ -176,6 +182,121 @@ fn too_much_for_packets(context: &Context) -> Verdict {
         );
         Ok(())
     })
+}
+
+/// What each operation asks of its shapes, with the numbers in the error.
+fn shapes_do_not_fit(context: &Context) -> Verdict {
+    let ranks = context.size();
+    alone(context, |bench| {
+        let (group, stream) = (&bench.group, &bench.stream);
+        let n = ranks as u64;
+        let (block, all, odd) =
+            (tensor(bench, 10)?, tensor(bench, 10 * n)?, tensor(bench, 10 * n + 1)?);
+        let root = group.rank_at(0)?;
+        let error = check_err!(
+            run(group.all_gather(&block).into(&odd), stream),
+            AllGatherError::Count { .. }
+        );
+        let named = matches!(error, AllGatherError::Count { input: 10, output, ranks: r }
+            if output == 10 * n + 1 && r == ranks);
+        check!(named, "{error:?}");
+        let error = check_err!(
+            run(group.reduce_scatter(&odd).into(&block), stream),
+            ReduceScatterError::Count { .. }
+        );
+        check_eq!(error.kind(), Kind::InvalidArgument);
+        check_err!(
+            run(group.broadcast(&all, root).into(&odd), stream),
+            BroadcastError::Count { .. }
+        );
+        if group.rank() == root {
+            check_err!(run(group.reduce(&all, root).into(&odd), stream), ReduceError::Count { .. });
+        }
+        check_err!(run(group.all_to_all(&all).into(&odd), stream), AllToAllError::Count { .. });
+        if ranks > 1 {
+            check_err!(run(group.all_gather(&odd), stream), AllGatherError::Blocks { .. });
+            check_err!(run(group.reduce_scatter(&odd), stream), ReduceScatterError::Blocks { .. });
+            check_err!(run(group.all_to_all(&odd), stream), AllToAllError::Blocks { .. });
+        }
+        let rows = Tensor::<f32>::zeros(bench.context.device(), &[5, 3 * n])?;
+        let columns = Tensor::<f32>::zeros(bench.context.device(), &[5, 4])?;
+        let call = group.reduce_scatter(&rows).last_dim().into(&columns);
+        check_err!(run(call, stream), ReduceScatterError::Shape { .. });
+        check_err!(
+            run(group.all_to_all_nd(&rows, &columns), stream),
+            AllToAllNdError::Shape { scatter: 1, .. }
+        );
+        check_err!(
+            run(group.all_to_all_nd(&rows, &columns).dims(1, 1), stream),
+            AllToAllNdError::Dims { scatter: 1, gather: 1 }
+        );
+        Ok(())
+    })
+}
+
+/// Each operation has one way of being in place; every other overlap is refused.
+fn overlaps_that_are_not_in_place(context: &Context) -> Verdict {
+    alone(context, |bench| {
+        let (group, stream) = (&bench.group, &bench.stream);
+        let n = group.size() as u64;
+        let me = group.rank().index() as u64;
+        let room = tensor(bench, 20 * n + 20)?;
+        let whole = room.slice(10, 10 * n)?;
+        // One element beside this rank's block.
+        let beside = room.slice(10 + 10 * me + 1, 10)?;
+        check_err!(
+            run(group.all_gather(&beside).into(&whole), stream),
+            AllGatherError::Call(CallError::Overlap)
+        );
+        check_err!(
+            run(group.reduce_scatter(&whole).into(&beside), stream),
+            ReduceScatterError::Call(CallError::Overlap)
+        );
+        let shifted = room.slice(11, 10 * n)?;
+        check_err!(
+            run(group.all_to_all(&whole).into(&shifted), stream),
+            AllToAllError::Call(CallError::Overlap)
+        );
+        let root = group.rank_at(0)?;
+        check_err!(
+            run(group.broadcast(&whole, root).into(&shifted), stream),
+            BroadcastError::Call(CallError::Overlap)
+        );
+        Ok(())
+    })
+}
+
+/// Ranks and lanes of another group, and algorithms of another operation.
+fn what_is_of_another_group_or_operation(context: &Context) -> Verdict {
+    let other = context.group()?;
+    alone(context, |bench| {
+        let (group, stream) = (&bench.group, &bench.stream);
+        let x = tensor(bench, 10)?;
+        let root = other.rank_at(0)?;
+        check_err!(
+            run(group.broadcast(&x, root), stream),
+            BroadcastError::Call(CallError::Rank(_))
+        );
+        check_err!(run(group.reduce(&x, root), stream), ReduceError::Call(CallError::Rank(_)));
+        let lane = other.lane()?;
+        let error = check_err!(
+            run(group.all_reduce(&x).lane(lane), stream),
+            AllReduceError::Call(CallError::Lane)
+        );
+        check_eq!(error.kind(), Kind::InvalidArgument);
+        let by = group.all_reduce(&x).algorithm(Algorithm::LowContention);
+        check_err!(run(by, stream), AllReduceError::Call(CallError::Algorithm { .. }));
+        let mine = group.rank_at(0)?;
+        let by = group.broadcast(&x, mine).algorithm(Algorithm::TwoShot);
+        check_err!(run(by, stream), BroadcastError::Call(CallError::Algorithm { .. }));
+        Ok(())
+    })?;
+    // The group's own lane is as good as none.
+    let group = context.group()?;
+    let x = Tensor::<u32>::zeros(context.device(), &[10])?;
+    let stream = crate::suite::sync::stream_of(&group)?;
+    run(group.all_reduce(&x).lane(group.lane()?), &stream)?;
+    Ok(())
 }
 
 fn a_view_past_the_end(context: &Context) -> Verdict {

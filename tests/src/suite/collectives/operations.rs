@@ -21,6 +21,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(small_parts).seconds(120),
     test!(parts_around_every_threshold).seconds(240),
     test!(large_parts_in_every_place).seconds(120),
+    test!(outputs_that_no_cache_holds).ranks(1, 4).seconds(120),
     test!(parts_at_any_offset).seconds(120),
     test!(every_root),
     test!(along_the_last_dimension).seconds(120),
@@ -137,6 +138,29 @@ fn large_parts_in_every_place(context: &Context) -> Verdict {
     for operation in operations() {
         let case = Case::of(operation, DType::F32, ReduceOp::Avg, count);
         bench.check_placed(Case { root: context.size() - 1, ..case }, &Placement::ALL)?;
+    }
+    Ok(())
+}
+
+/// With the workspace that programs have, where what is staged at a time is not all there is room
+/// for; and outputs of a size from which on they are written another way.
+fn outputs_that_no_cache_holds(context: &Context) -> Verdict {
+    let ranks = context.size() as u64;
+    let workspace = Options::default().workspace;
+    let group = context.group_with(&Options { workspace, ..options(context.size()) })?;
+    let bytes = (8 << 20) + 8 * 5 * ranks;
+    let bench = Bench::new(context, group, bytes)?;
+    let every = [Operation::AllGather, Operation::Broadcast, Operation::AllToAll];
+    for (n, operation) in every.into_iter().chain([Operation::AllReduce]).enumerate() {
+        let (inputs, outputs) = parts(operation, ranks);
+        let count = bytes / 8 / inputs.max(outputs);
+        let case = Case::of(operation, DType::U64, ReduceOp::Xor, count);
+        let places = [Placement::Apart, Placement::Symmetric, Placement::SymmetricOutput];
+        let case = Case { offsets: (n as u64, 3), ..case };
+        let inputs = bench.inputs(&case);
+        for placement in places {
+            bench.check_inputs(Case { placement, ..case }, &inputs)?;
+        }
     }
     Ok(())
 }
