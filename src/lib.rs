@@ -10,7 +10,7 @@
 //! | [`hal`] | `symmem-hal` | devices, streams, memory, types, errors |
 //! | [`mem`] | `symmem-mem` | groups, rendezvous, handles, liveness, launching |
 //! | [`sync`] | `symmem-sync` | signals, barriers, lanes, protocols |
-//! | [`collectives`] | `symmem-collectives` | all-reduce |
+//! | [`collectives`] | `symmem-collectives` | all-reduce, all-gather, reduce-scatter, broadcast, reduce, all-to-all |
 //!
 //! # Does
 //!

@@ -2,10 +2,25 @@
 //!
 //! # Does
 //!
-//! - All-reduce ([`Collectives`]) of any count, type and operator, on any number of ranks, in place or
-//!   not, on views or on slices: by packets, one-shot, two-shot, or the fastest of them for the size.
+//! The operations of [`Collectives`], on any number of ranks, of any count (none and odd ones too), of
+//! every element type, at any element's address, on views or on slices, in place or not:
+//!
+//! | operation | what a rank gets | in place |
+//! |---|---|---|
+//! | [`all_reduce`](Collectives::all_reduce) | the reduction of all ranks' elements | yes |
+//! | [`all_gather`](Collectives::all_gather) | all ranks' blocks | its own block of the output |
+//! | [`reduce_scatter`](Collectives::reduce_scatter) | its block of the reduction; or its columns, [`last_dim`](Call::last_dim) | its own block of the input |
+//! | [`broadcast`](Collectives::broadcast) | what the root has | yes |
+//! | [`reduce`](Collectives::reduce) | the reduction, on the root | yes |
+//! | [`all_to_all`](Collectives::all_to_all) | a block from each rank | yes |
+//! | [`reduce_scatter_offset`](Collectives::reduce_scatter_offset) | the reduction of the blocks that are its own, of any number and size | no |
+//! | [`all_to_all_nd`](Collectives::all_to_all_nd) | one dimension cut, another joined | no |
+//!
 //! - *The same bits everywhere*: on every rank, at every repetition, for every size and algorithm, on
-//!   every backend ([`numerics`] says how each type is reduced).
+//!   every backend ([`numerics`] says how each type is reduced). Sums of 8 and 16 bits are formed in
+//!   32 and rounded once. What only moves keeps all its bits.
+//! - *Any call against any other*: a rank that issues another operation, count, type, root, list of
+//!   blocks or memory is told, and so are its peers.
 //!
 //! # Does not
 //!
@@ -17,12 +32,17 @@
 //!
 //! # Choices
 //!
-//! - *Builders*: `group.all_reduce(&x).op(op).into(&y).on(&stream)`. Copy, and without allocation.
+//! - *Builders*: `group.all_reduce(&x).op(op).into(&y).on(&stream)`. Copy, and without allocation. What
+//!   they share is one type, [`Call`]; what an operation adds are methods on it.
 //! - *Validation, choice and plan are written once*; an executor contains neither. On the CPU it is
 //!   Rust, on GPUs one kernel source.
+//! - *Two shapes of executor*: one that moves parts, one that reduces them. An operation is a geometry
+//!   (which bytes a rank has for each rank, and where they go) and who has data for whom.
 //! - *The choice is a function of agreed values*: bytes, ranks, backend, workspace. Never of addresses.
-//! - *Inputs in symmetric memory are read where they lie* once they are large; all else is staged. All
-//!   ranks must do the same, and the signature says so if one does not.
+//! - *Symmetric memory is reached into where it lies* once it is large: readers pull from inputs, and
+//!   where only outputs are symmetric, writers push into those. All else is staged, a cacheful at a
+//!   time. All ranks must do the same, and the signature says so if one does not.
+//! - *A root does not wait*: who gives and takes nothing now is waited for one operation later.
 //!
 //! # Two ranks
 //!
