@@ -124,8 +124,7 @@ pub(super) fn launch(
     // SAFETY: every kernel of this crate takes a Plan. Input and output are the caller's views,
     // which `keep` holds for a queued launch, or slices borrowed until this returns, which `check`
     // lets pass on inline streams only; blocks are the request's there, else in memory that `keep`
-    // holds. Peers' buffers are mappings that this rank's allocation of
-    // the same rendezvous holds.
+    // holds. Peers' buffers are mappings that this rank's allocation of the same rendezvous holds.
     unsafe { lane.issue(issue, plan, keep) }?;
     Ok(())
 }
