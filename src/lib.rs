@@ -67,7 +67,9 @@ pub mod prelude {
     #[cfg(feature = "collectives")]
     pub use symmem_collectives::{Algorithm, Collectives, ReduceOp};
     pub use symmem_hal::types::{Bytes, DType, Element, Layout, Rank, RankSet, bf16, f16};
-    pub use symmem_hal::{CancelToken, Device, DevicePtr, Fault, Kind, Stream, StreamMode, Wait};
+    pub use symmem_hal::{
+        CancelToken, Device, DevicePtr, Fault, Graph, Kind, Stream, StreamMode, Wait,
+    };
     pub use symmem_mem::{
         Allocation, Completion, Determinism, Failure, Group, MemoryPool, Options, SymmetricMemory,
         Tensor, View,

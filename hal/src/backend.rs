@@ -50,6 +50,7 @@ pub(crate) trait StreamOps {
 
     fn id(&self) -> StreamId;
     fn is_inline(&self) -> bool;
+    fn is_immediate(&self) -> bool;
     /// # Safety
     ///
     /// As for the public `Stream::launch`.

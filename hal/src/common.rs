@@ -44,6 +44,10 @@ impl Common {
         }
     }
 
+    pub(crate) fn can_be_captured(&self) -> bool {
+        self.role != Role::Default
+    }
+
     /// The capture that the stream is in, valid or not.
     pub(crate) fn recording(&self) -> Option<Arc<Recording>> {
         if !self.records.load(Ordering::Acquire) {
@@ -68,7 +72,7 @@ impl Common {
     }
 
     pub(crate) fn begin_capture(&self) -> Result<(), CaptureError> {
-        if self.role == Role::Default {
+        if !self.can_be_captured() {
             return Err(CaptureError::DefaultStream);
         }
         if self.recording().is_some() {
@@ -123,7 +127,7 @@ impl Common {
                 theirs.invalidate();
                 return Err(CaptureError::Isolation.into());
             }
-            (None, Mark::Nodes(theirs, _)) if self.role == Role::Default => {
+            (None, Mark::Nodes(theirs, _)) if !self.can_be_captured() => {
                 theirs.invalidate();
                 return Err(CaptureError::DefaultStream.into());
             }

@@ -3,15 +3,15 @@
 //!
 //! # Does
 //!
-//! - One set of public enums ([`Device`], [`Stream`], [`Event`], [`Graph`], [`Memory`], [`Module`]) over all
-//!   backends: `host` (the CPU) and `stub` (an asynchronous, in-order device in software, whose
-//!   memory the host cannot touch).
+//! - One set of public enums ([`Device`], [`Stream`], [`Event`], [`Graph`], [`Memory`], [`Module`])
+//!   over all backends: `host` (the CPU) and `stub` (an asynchronous, in-order device in software,
+//!   whose memory the host cannot touch).
 //! - Memory that can be shared: a sealed memfd, reserved in full at creation after a look at every
 //!   limit that applies, so that a later touch cannot fault.
 //! - Captures and graphs ([`Stream::begin_capture`], [`Graph`]): recorded launches with their edges,
 //!   on every backend, with forks and joins by events.
-//! - Order of work across streams by key ([`StreamOrder`]), inside a capture as edges, and the [`Health`] hook through which
-//!   `synchronize` reports what went wrong above.
+//! - Order of work across streams by key ([`StreamOrder`]), inside a capture as edges, and the
+//!   [`Health`] hook through which `synchronize` and a graph's launch report what went wrong above.
 //! - The types that every layer shares ([`types`]), [`Fault`], and [`Wait`], without which nothing
 //!   here blocks.
 //!
@@ -28,6 +28,8 @@
 //!   buffer, and upper layers compile once.
 //! - *A launch is a function and an argument block*, on the CPU as well. Closures would not survive
 //!   the move to a device.
+//! - *A default stream cannot be captured*: what a call borrows until it returns is safe on it.
+//! - *Work that is only recorded is another context*: no order waits for it, and it waits for nobody.
 //! - *The stub is asynchronous for real*: launches run on its own thread, its addresses point
 //!   nowhere. What works on it assumes nothing about CPUs.
 //!

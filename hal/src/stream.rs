@@ -161,6 +161,13 @@ impl Stream {
         on!(self, s => s.is_inline())
     }
 
+    /// Whether every launch has run when it returns: the stream is inline, and cannot be captured. What
+    /// a call borrows may be used on such a stream only.
+    #[must_use]
+    pub fn is_immediate(&self) -> bool {
+        on!(self, s => s.is_immediate())
+    }
+
     /// Runs or enqueues a kernel; records it while the stream captures.
     ///
     /// # Errors

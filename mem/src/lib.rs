@@ -15,6 +15,8 @@
 //! - Defaults of the process ([`settings`]), fixed at their first use.
 //! - Liveness: a peer that dies is known at once by a closed link, without heartbeats
 //!   ([`liveness`]), and every wait of the layers above looks there.
+//! - Recovery: [`Group::recover`] makes a new group of the ranks that are left, once they have agreed
+//!   on who that is; memory that others can still write is [`quarantined`].
 //! - The stores through which ranks first meet ([`store`]), PyTorch's TCPStore among them, and what a
 //!   launcher says in the environment ([`bootstrap`]).
 //!
@@ -39,6 +41,10 @@
 //! - *A pool's block is reused by consent*: what ranks let go of is said where they meet anyhow, so that
 //!   all of them take the same bytes back at the same point of their programs, and the next blocks lie
 //!   alike again. A message whenever a peer lets go would come at another moment on each rank.
+//! - *Recovery agrees in the store, by one value that is sealed once*: the ranks need not agree on who
+//!   is dead, and each may die at any step of it.
+//! - *A closed link is not a dead process*: only its descriptor is, before its former peers' memory is
+//!   used again.
 //! - *Ranks are a type tied to their group*, so that a global rank cannot pass for a group's.
 //!
 //! # Two ranks

@@ -5,7 +5,8 @@
 //! - [`Signals`]: put and wait on slots that have PyTorch's layout, and a barrier, on channels.
 //! - [`Puts`]: data and its signal in one.
 //! - [`Lanes`]: where operations of the layers above run, one at a time, in one order across streams
-//!   and threads ([`Lane::issue`]).
+//!   and threads ([`Lane::issue`]), in captures as edges; several lanes beside each other; a lane's turn
+//!   for the user's own work ([`Lane::scope`]).
 //! - [`protocol`]: the protocols themselves, as pure state machines over a word trait, with the models
 //!   that prove them. Kernels for devices mirror their steps by name.
 //! - [`host`]: the same machines on memory that a CPU can reach, with a wait that spins, yields, then
@@ -23,6 +24,8 @@
 //! - *Every operation travels with a header*: a 64-bit signature of the call and a count of the
 //!   operations issued, compared by every rank with every peer before success is reported. Another
 //!   count, operator, order or memory on one rank is an error on both sides, not wrong data.
+//! - *A graph's operation says where it was captured, and its kernel counts its runs*: a launch too
+//!   many, or in another order than on another rank, is told like any other difference.
 //! - *Epochs live beside the buffers they guard* and are compared for equality, so that a replayed
 //!   graph advances them and two handles cannot disagree.
 //! - *No exit barrier*: two sets of buffers by parity, and the rule that nobody stores for epoch e + 2
@@ -53,6 +56,31 @@
 //!     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # A graph
+//!
+//! What is captured happens at each launch, on every rank alike.
+//!
+//! ```
+//! use symmem_sync::hal::StreamMode;
+//! use symmem_sync::mem::launch;
+//! use symmem_sync::{Channel, Signals};
+//!
+//! launch::threads(2, |group| {
+//!     let stream = group.device().stream(StreamMode::Worker)?;
+//!     stream.begin_capture()?;
+//!     group.barrier(Channel(0)).on(&stream)?;
+//!     let graph = stream.end_capture()?;
+//!     for _ in 0..3 {
+//!         graph.launch(&stream, &group.wait())?;
+//!     }
+//!     stream.synchronize(&group.wait())?;
+//!     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+//! })?
+//! .into_iter()
+//! .collect::<Result<(), _>>()?;
+//! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 
 pub mod host;

@@ -314,7 +314,7 @@ impl Control {
     }
 
     /// Closes the lanes to graphs that are launched later.
-    fn retire_lanes(&self) {
+    pub(crate) fn retire_lanes(&self) {
         for lane in 0..self.layout.lanes {
             let word = Bytes(self.start + self.layout.entry(lane));
             let written = self.memory.write(word, &(Entry::Retired as u32).to_ne_bytes());

@@ -122,9 +122,10 @@ pub(super) fn launch(
         streams: choice::streams(backend, request, group.size()).into(),
     };
     // SAFETY: every kernel of this crate takes a Plan. Input and output are the caller's views,
-    // which `keep` holds for a queued launch, or slices borrowed until this returns, which `check`
-    // lets pass on inline streams only; blocks are the request's there, else in memory that `keep`
-    // holds. Peers' buffers are mappings that this rank's allocation of the same rendezvous holds.
+    // which `keep` holds for a queued or captured launch, or slices borrowed until this returns, which
+    // `check` lets pass on immediate streams only; blocks are the request's there, else in memory that
+    // `keep` holds. Peers' buffers are mappings that this rank's allocation of the same rendezvous
+    // holds.
     unsafe { lane.issue(issue, plan, keep) }?;
     Ok(())
 }
@@ -141,7 +142,7 @@ impl Blocks {
         if blocks.is_empty() {
             return Ok(Blocks { at: DevicePtr::NULL, memory: None });
         }
-        if stream.is_inline() {
+        if stream.is_immediate() {
             let at = DevicePtr::new(blocks.as_ptr().expose_provenance() as u64);
             return Ok(Blocks { at, memory: None });
         }
@@ -168,7 +169,7 @@ fn check(request: &Request<'_>, stream: &Stream, group: BackendKind) -> Result<(
     if stream.backend() != group {
         return Err(CallError::Backend { what: "stream", group, found: stream.backend() });
     }
-    if (input.view().is_none() || output.view().is_none()) && !stream.is_inline() {
+    if (input.view().is_none() || output.view().is_none()) && !stream.is_immediate() {
         return Err(CallError::Borrowed(group));
     }
     Ok(())

@@ -48,6 +48,10 @@ impl StreamOps for Stream {
         self.worker.is_none()
     }
 
+    fn is_immediate(&self) -> bool {
+        self.is_inline() && !self.common.can_be_captured()
+    }
+
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<Launched, SyncError> {
         if let Some(recording) = self.common.recording() {
             // SAFETY: the caller's promise, passed on; the recording keeps the work.

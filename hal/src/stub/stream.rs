@@ -44,6 +44,10 @@ impl StreamOps for Stream {
         false
     }
 
+    fn is_immediate(&self) -> bool {
+        false
+    }
+
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<Launched, SyncError> {
         // SAFETY: the caller's promise, passed on; the recording keeps the work, or the queue until
         // it ran.

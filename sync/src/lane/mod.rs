@@ -3,6 +3,8 @@
 
 mod captures;
 mod scope;
+#[cfg(test)]
+mod tests;
 
 use std::cell::Cell;
 use std::sync::Arc;

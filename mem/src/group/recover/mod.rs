@@ -164,6 +164,19 @@ impl Group {
     ///
     /// Uses the store through which the ranks first met.
     ///
+    /// ```
+    /// let sizes = symmem_mem::launch::threads(3, |group| {
+    ///     if group.rank().index() == 1 {
+    ///         return Ok(None); // leaves
+    ///     }
+    ///     let group = group.recover(&group.wait())?;
+    ///     Ok::<_, symmem_mem::RecoverError>(Some((group.size(), group.generation())))
+    /// })?;
+    /// let sizes: Vec<_> = sizes.into_iter().collect::<Result<_, _>>()?;
+    /// assert_eq!(sizes, [Some((2, 1)), None, Some((2, 1))]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`RecoverError`].

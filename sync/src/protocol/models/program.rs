@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use symmem_hal::types::RankSet;
+use symmem_mem::call::Issued;
 
 use super::world::{Machine, View};
 use crate::protocol::control::{self, Cause, Gate, Look, Reason, Record, Verdict};
@@ -25,6 +26,8 @@ pub(super) struct Step {
     pub via: Via,
     /// Part of the signature and of every item, and of nothing else.
     pub tag: usize,
+    /// A run of an operation in a graph: which one.
+    pub node: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +46,11 @@ pub(super) enum Via {
 
 impl Step {
     pub const fn exchange(size: usize, grid: usize) -> Self {
-        Step { kind: Kind::Exchange, size, grid, via: Via::Packets, tag: 0 }
+        Step { kind: Kind::Exchange, size, grid, via: Via::Packets, tag: 0, node: None }
     }
 
     pub const fn rooted(root: usize, size: usize, grid: usize) -> Self {
-        Step { kind: Kind::Rooted(root), size, grid, via: Via::Packets, tag: 0 }
+        Step { kind: Kind::Rooted(root), ..Step::exchange(size, grid) }
     }
 
     pub const fn empty() -> Self {
@@ -64,12 +67,18 @@ impl Step {
         Step { tag, ..self }
     }
 
+    /// The same as a run of an operation in a graph.
+    pub const fn replayed(self, node: usize) -> Self {
+        Step { node: Some(node), ..self }
+    }
+
     fn signature(self) -> u64 {
         let (kind, root) = match self.kind {
             Kind::Exchange => (1, 0),
             Kind::Rooted(root) => (2, root),
         };
-        [kind, root, self.size, self.grid, self.via as usize, self.tag]
+        let origin = self.node.map_or(0, |node| node + 1);
+        [kind, root, self.size, self.grid, self.via as usize, self.tag, origin]
             .into_iter()
             .fold(0, |sum, part| sum << 8 | part as u64)
     }
@@ -154,6 +163,14 @@ fn payload(step: Step, issue: usize, writer: usize, index: usize) -> u64 {
     seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
+/// Which issue the last of these steps is: of all calls of the lane, or of the runs of its operation in
+/// a graph, which a kernel counts on its device.
+fn issued(script: &[Step]) -> Issued {
+    let node = script.last().and_then(|step| step.node);
+    let count = script.iter().filter(|step| step.node == node).count() as u64;
+    Issued(if node.is_some() { Issued::REPLAY | count } else { count })
+}
+
 /// Runs block `block` of `view`'s rank through `script`. `Err` is the failure that the rank
 /// reports. Panics when it reads what it should not.
 pub(super) async fn run<M: Machine>(
@@ -166,7 +183,8 @@ pub(super) async fn run<M: Machine>(
     let mut epoch = first;
     for (issue, step) in script.iter().enumerate() {
         if block < step.grid {
-            let mut part = Part { view: &view, block, step: *step, issue, epoch, habits };
+            let issued = issued(&script[..=issue]);
+            let mut part = Part { view: &view, block, step: *step, issue, issued, epoch, habits };
             if let Err(stop) = part.run().await {
                 // The blocks of a rank fail together; the others need not wait for this one.
                 if let Stop::Failed(_) = stop {
@@ -213,6 +231,7 @@ struct Part<'v, M: Machine> {
     block: usize,
     step: Step,
     issue: usize,
+    issued: Issued,
     epoch: Epoch,
     habits: Habits,
 }
@@ -224,7 +243,7 @@ impl<M: Machine> Part<'_, M> {
 
     /// The header and the ranks that this block feeds and consumes.
     fn call(&self) -> Call<'static> {
-        let header = Header { signature: self.step.signature(), issue: self.issue as u64 };
+        let header = Header { signature: self.step.signature(), issue: self.issued.0 };
         let (feeds, consumes) = match self.step.kind {
             _ if self.items().next().is_none() => (Peers::None, Peers::None),
             Kind::Exchange => (Peers::All, Peers::All),

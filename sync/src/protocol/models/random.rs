@@ -18,6 +18,11 @@ enum Fault {
         at: usize,
         step: Step,
     },
+    /// One rank launches a graph once more than the others, after it did as they do.
+    Extra {
+        rank: usize,
+        at: usize,
+    },
     /// A rank dies at its n-th turn, and the others learn of it later.
     Death {
         rank: usize,
@@ -49,7 +54,8 @@ fn random_step(random: &mut Random, ranks: usize, blocks: usize) -> Step {
         1..4 => Step::rooted(random.below(ranks), size, grid),
         _ => Step::exchange(size, grid),
     };
-    if random.once_in(2) { step.staged() } else { step }
+    let step = if random.once_in(2) { step.staged() } else { step };
+    if random.once_in(2) { step.replayed(random.below(2)) } else { step }
 }
 
 impl Scenario {
@@ -81,6 +87,7 @@ impl Scenario {
                 };
                 Fault::Mismatch { rank, at, step }
             }
+            4 => Fault::Extra { rank: random.below(ranks), at: random.below(length) },
             2 => Fault::Death { rank: random.below(ranks), turn: random.below(60 * length) },
             3 => {
                 Fault::Hurry { rank: random.below(ranks), patience: 10 + random.below(200) as u32 }
@@ -98,6 +105,17 @@ impl Scenario {
                 script[at] = step;
             }
             // A rank that consumed nothing notices in its next operation.
+            script.push(Step::empty());
+        }
+        if let Fault::Extra { rank: other, at } = self.fault {
+            let again = script[at].replayed(script[at].node.unwrap_or(0));
+            script[at] = again;
+            // The same of the same graph, or something else: it is told either way.
+            if rank == other {
+                script.insert(at + 1, again);
+            } else {
+                script.push(Step::empty());
+            }
             script.push(Step::empty());
         }
         script
@@ -167,7 +185,7 @@ impl Scenario {
                 assert_eq!(report, None);
                 self.check_epochs(views);
             }
-            (Fault::Mismatch { rank, .. }, report) => {
+            (Fault::Mismatch { rank, .. } | Fault::Extra { rank, .. }, report) => {
                 let record = report.expect("a mismatch is reported");
                 assert!(reports.iter().all(Option::is_some), "by every rank: {reports:?}");
                 assert!(matches!(record.reason, Reason::CallMismatch(_)), "{record:?}");

@@ -6,6 +6,7 @@ mod data;
 mod disagreements;
 mod epochs;
 mod failing;
+mod graphs;
 mod harness;
 mod killed;
 mod local_errors;
@@ -30,6 +31,7 @@ pub fn tests() -> Vec<Test> {
         epochs::TESTS,
         concurrency::TESTS,
         stub::TESTS,
+        graphs::TESTS,
         local_errors::TESTS,
         mismatches::TESTS,
         disagreements::TESTS,
