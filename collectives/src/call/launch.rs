@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use symmem_hal::types::{BackendKind, Bytes};
-use symmem_hal::{DevicePtr, Function, KeepAlive, Memory, Stream, Wait};
+use symmem_hal::{Capture, DevicePtr, Function, KeepAlive, Memory, Stream, Wait};
 use symmem_mem::call::{Operation, Signature};
 use symmem_mem::{Completion, Group, Layer, View};
 use symmem_sync::host::LaneArgs;
@@ -118,8 +118,8 @@ pub(super) fn launch(
     };
     // SAFETY: every kernel of this crate takes a Plan. Input and output are the caller's views,
     // which `keep` holds for a queued launch, or slices borrowed until this returns, which `check`
-    // lets pass on inline streams only; blocks are the request's there, else in memory that `keep`
-    // holds. Peers' buffers are mappings that this rank's allocation of
+    // lets pass on inline streams only; blocks are the request's where the launch is done at return,
+    // else in memory that `keep` holds. Peers' buffers are mappings that this rank's allocation of
     // the same rendezvous holds.
     unsafe { lane.issue(issue, plan, keep) }?;
     Ok(())
@@ -137,7 +137,8 @@ impl Blocks {
         if blocks.is_empty() {
             return Ok(Blocks { at: DevicePtr::NULL, memory: None });
         }
-        if stream.is_inline() {
+        // What is captured runs when the request is gone.
+        if stream.is_inline() && stream.capture() == Capture::None {
             let at = DevicePtr::new(blocks.as_ptr().expose_provenance() as u64);
             return Ok(Blocks { at, memory: None });
         }
