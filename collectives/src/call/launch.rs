@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use symmem_hal::types::{BackendKind, Bytes};
-use symmem_hal::{Capture, DevicePtr, Function, KeepAlive, Memory, Stream, Wait};
+use symmem_hal::{DevicePtr, Function, KeepAlive, Memory, Stream, Wait};
 use symmem_mem::call::{Operation, Signature};
 use symmem_mem::{Completion, Group, Layer, View};
 use symmem_sync::host::LaneArgs;
