@@ -91,7 +91,11 @@ pub(super) fn launch(
             .flatten()
             .filter_map(Buffer::view)
             .chain(request.outputs.iter().copied());
-        views.map(View::keep_alive).chain(blocks.memory.map(|m| Arc::new(m) as KeepAlive)).collect()
+        let mapped = |view: &View| direct.and_then(|_| group.keep_mapped(view));
+        let mut kept: Vec<KeepAlive> =
+            views.flat_map(|view| [Some(view.keep_alive()), mapped(view)]).flatten().collect();
+        kept.extend(blocks.memory.map(|memory| Arc::new(memory) as KeepAlive));
+        kept
     };
     let plan = |args: LaneArgs| Plan {
         lane: args,
@@ -124,8 +128,8 @@ pub(super) fn launch(
     // SAFETY: every kernel of this crate takes a Plan. Input and output are the caller's views,
     // which `keep` holds for a queued or captured launch, or slices borrowed until this returns, which
     // `check` lets pass on immediate streams only; blocks are the request's there, else in memory that
-    // `keep` holds. Peers' buffers are mappings that this rank's allocation of the same rendezvous
-    // holds.
+    // `keep` holds. Peers' buffers are mappings that `keep` holds, too, and the group until the last
+    // borrow of it ends.
     unsafe { lane.issue(issue, plan, keep) }?;
     Ok(())
 }

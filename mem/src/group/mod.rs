@@ -28,7 +28,7 @@ use symmem_hal::{Device, DeviceError, DevicePtr, Fault, Kind, Memory, Stream, Wa
 
 use crate::exchange::{Handle, Part, Round, RoundKey};
 use crate::failure::Failure;
-use crate::liveness::Status;
+use crate::liveness::{Status, afterwards};
 use crate::memory::ledger::Ledger;
 use crate::memory::retire;
 use crate::rendezvous::record::{About, Record, Reported, Step};
@@ -365,7 +365,7 @@ impl Group {
     }
 
     /// Takes no more operations and tells the others, for whom this is an orderly end. Memory
-    /// stays mapped for whoever holds it. Further calls do nothing.
+    /// stays mapped while the group or a handle of it is held. Further calls do nothing.
     pub fn leave(&self) {
         self.0.leave();
     }
@@ -485,17 +485,23 @@ impl Inner {
             return;
         }
         retire::forget_group(self.scope);
-        self.farewell().say_after(self.status.in_flight());
+        let farewell = self.farewell();
+        afterwards(self.status.in_flight(), move || farewell.say());
+    }
+
+    /// What the group's rendezvous found is of no use any more. Not before the last holder is gone: an
+    /// operation that runs in its caller's thread, which borrows the group, may be at it.
+    fn forget(&self) {
+        let (caches, scope) = (self.caches.clone(), self.scope);
+        afterwards(self.status.in_flight(), move || caches.end(scope));
     }
 
     fn farewell(&self) -> Farewell {
         let others = self.members.iter().copied().enumerate().filter(|(i, _)| *i != self.me);
         Farewell {
             id: self.id,
-            scope: self.scope,
             others: others.map(|(_, member)| member).collect(),
             voice: self.world.voice.clone(),
-            caches: self.caches.clone(),
             status: self.status.clone(),
         }
     }
@@ -507,6 +513,7 @@ impl Drop for Inner {
         if std::thread::panicking() {
             self.world.register.leave_behind(self.status.in_flight());
         } else {
+            self.forget();
             self.leave();
         }
     }

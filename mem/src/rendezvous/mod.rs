@@ -11,7 +11,9 @@ pub(crate) use table::Tables;
 use std::sync::Arc;
 
 use symmem_hal::types::{Bytes, RankSet};
-use symmem_hal::{AllocError, DevicePtr, ExportError, Fault, ImportError, Kind, Memory, Wait};
+use symmem_hal::{
+    AllocError, DevicePtr, ExportError, Fault, ImportError, KeepAlive, Kind, Memory, Wait,
+};
 
 use crate::exchange::{ExchangeError, Handle, Part};
 use crate::failure::Failure;
@@ -245,6 +247,14 @@ impl Group {
     pub fn mapping(&self, view: &View) -> Option<(u64, DevicePtr)> {
         let place = view.allocation()?.place(self.scope())?;
         Some((place.ordinal, place.mapping.table.base()))
+    }
+
+    /// What keeps the peers' memory of a view's rendezvous in this group mapped, for work that outlives
+    /// the call that enqueues or captures it.
+    #[must_use]
+    pub fn keep_mapped(&self, view: &View) -> Option<KeepAlive> {
+        let place = view.allocation()?.place(self.scope())?;
+        Some(place as KeepAlive)
     }
 
     /// The symmetric memory that an address of this rank lies in, whatever the offset. Local.

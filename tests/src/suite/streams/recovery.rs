@@ -222,14 +222,17 @@ struct Thrown;
 fn without_a_thread_that_panicked(context: &Context) -> Verdict {
     const RANKS: usize = 4;
     let ends = std::sync::Mutex::new(Vec::new());
+    // One that is ahead would fail while another still looks at what came before.
+    let worked = std::sync::Barrier::new(RANKS);
     let devices = (0..RANKS).map(|_| context.device().clone()).collect();
     let ranks = Threads::new(RANKS).options(options(RANKS)).devices(devices);
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         ranks.run(|group| {
             let victim = group.rank().index() == 2;
             let end = || -> Verdict {
-                let (tensor, handle) = shared(&group, 3)?;
-                works(&group)?;
+                let made = shared(&group, 3).and_then(|made| works(&group).map(|()| made));
+                worked.wait();
+                let (tensor, handle) = made?;
                 if victim {
                     return Ok(());
                 }
