@@ -1,5 +1,6 @@
 //! The collectives layer.
 
+mod bits;
 mod blocks;
 mod concurrency;
 mod data;
@@ -14,6 +15,7 @@ mod offsets;
 mod operations;
 mod sizes;
 mod stub;
+mod turns;
 mod values;
 
 use crate::runner::Test;
@@ -26,9 +28,11 @@ pub fn tests() -> Vec<Test> {
         sizes::TESTS,
         operations::TESTS,
         blocks::TESTS,
+        bits::TESTS,
         offsets::TESTS,
         epochs::TESTS,
         concurrency::TESTS,
+        turns::TESTS,
         stub::TESTS,
         local_errors::TESTS,
         mismatches::TESTS,
