@@ -23,6 +23,10 @@ use crate::{check, check_eq, check_err, test};
 pub(super) const TESTS: &[Test] = &[
     test!(while_it_waits_for_another).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
     test!(the_first_rank).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
+    test!(before_an_operation_and_after_one)
+        .ranks(2, 8)
+        .only_as(&[Mode::Processes])
+        .isolated(),
     test!(at_any_moment).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
     test!(other_groups_go_on_without_it).ranks(3, 8).only_as(&[Mode::Processes]).isolated(),
 ];
@@ -160,6 +164,36 @@ fn while_it_waits_for_another(context: &Context) -> Verdict {
 
 fn the_first_rank(context: &Context) -> Verdict {
     dies_waiting(context, 0)
+}
+
+/// The victim dies between two operations: what all have of the first is whole, and the survivors are
+/// told in the second, which it never comes to.
+fn before_an_operation_and_after_one(context: &Context) -> Verdict {
+    let group = context.group()?;
+    let victim = context.size() - 1;
+    let tombstone = Tombstone::new(context, &group, victim)?;
+    let stream = stream_of(&group)?;
+    let first = Tensor::<u32>::zeros(context.device(), &[70_000])?;
+    first.write(&vec![context.rank() as u32 + 1; 70_000])?;
+    if context.rank() == victim {
+        run(group.all_reduce(&first), &stream)?;
+        context.dying();
+        tombstone.die();
+        return Err(TestError::failed("survived SIGKILL"));
+    }
+    // Comes to it while the victim is alive, or dead already: it has done its part in either case.
+    run(group.all_reduce(&first), &stream)?;
+    let ranks = context.size() as u32;
+    check_eq!(first.to_vec()?, vec![ranks * (ranks + 1) / 2; 70_000]);
+    check!(eventually(|| tombstone.since().is_ok()), "the victim does not die");
+    // Whoever is told of the second ends the first where it is not over.
+    context.meet()?;
+    let second = Tensor::<u32>::zeros(context.device(), &[1000])?;
+    let found = run(group.all_reduce(&second), &stream);
+    check_lost(context, &group, found, &tombstone, victim)?;
+    // Nor does what is over change.
+    check_eq!(first.to_vec()?, vec![ranks * (ranks + 1) / 2; 70_000]);
+    Ok(())
 }
 
 const OPERATIONS: [Operation; 6] = [

@@ -1,5 +1,6 @@
 //! The collectives layer.
 
+mod bits;
 mod blocks;
 mod concurrency;
 mod data;
@@ -15,6 +16,7 @@ mod offsets;
 mod operations;
 mod sizes;
 mod stub;
+mod turns;
 mod values;
 
 use crate::runner::Test;
@@ -27,9 +29,11 @@ pub fn tests() -> Vec<Test> {
         sizes::TESTS,
         operations::TESTS,
         blocks::TESTS,
+        bits::TESTS,
         offsets::TESTS,
         epochs::TESTS,
         concurrency::TESTS,
+        turns::TESTS,
         stub::TESTS,
         graphs::TESTS,
         local_errors::TESTS,

@@ -31,7 +31,7 @@ fn small_counts(context: &Context) -> Verdict {
 }
 
 /// The least number of bytes for which the table no longer chooses `algorithm`, up to `most`.
-fn end_of(
+pub(super) fn end_of(
     group: &Group,
     memory: &Allocation,
     algorithm: Algorithm,
@@ -90,7 +90,7 @@ fn around_every_threshold(context: &Context) -> Verdict {
 }
 
 /// The least workspace, as the error says that a group has which lacks it.
-fn least_workspace(context: &Context) -> Result<Bytes, TestError> {
+pub(super) fn least_workspace(context: &Context) -> Result<Bytes, TestError> {
     let workspace = Bytes::kib(4);
     let tiny = context.group_with(&Options { workspace, ..options(context.size()) })?;
     let error = crate::check_err!(tiny.lane(), symmem_sync::PrepareError::Workspace(_));

@@ -2,11 +2,12 @@
 
 use std::time::Instant;
 
+use rustix::process::{Pid, Signal, getpid, kill_process};
 use symmem_hal::types::RankSet;
 use symmem_hal::{CancelToken, Fault as _, Kind, Wait};
 use symmem_mem::bootstrap::Bootstrap;
 use symmem_mem::launch::StartError;
-use symmem_mem::{ExchangeError, Group, RendezvousError, SubgroupError};
+use symmem_mem::{ExchangeError, Group, RendezvousError, SubgroupError, Tensor, View};
 
 use super::bytes_view;
 use crate::runner::{Context, Mode, PATIENT, Test, TestError, Verdict, options};
@@ -19,6 +20,10 @@ pub(super) const TESTS: &[Test] = &[
     test!(a_rank_missing_from_a_new_group_is_named).at_least(2).isolated(),
     test!(the_first_deadline_is_everybodys).at_least(3).isolated(),
     test!(a_cancelled_meeting_is_cancelled_for_all).at_least(2).isolated(),
+    test!(a_stopped_rank_holds_up_nobody_beyond_the_bound)
+        .ranks(2, 8)
+        .only_as(&[Mode::Processes])
+        .isolated(),
     test!(the_first_rank_dies).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
     test!(the_last_rank_dies).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
     test!(two_processes_claim_one_rank).ranks(3, 8).only_as(&[Mode::Processes]).isolated(),
@@ -118,6 +123,55 @@ fn a_cancelled_meeting_is_cancelled_for_all(context: &Context) -> Verdict {
     Ok(())
 }
 
+/// Each process in turn is stopped, the one that leads the meetings among them: it neither answers nor
+/// closes anything, and the others' wait is over in time all the same. Awake again, it is a member like
+/// any other.
+fn a_stopped_rank_holds_up_nobody_beyond_the_bound(context: &Context) -> Verdict {
+    let size = context.size();
+    for who in 0..size {
+        context.step(format_args!("rank {who} is stopped"));
+        let group = context.group()?;
+        let victim = i32::try_from(group.member_processes()[who].1)?;
+        let victim = Pid::from_raw(victim).ok_or_else(|| TestError::failed("pid 0"))?;
+        // Words in the memory of the one who stops it: stopped, and each rank done.
+        let keeper = (who + 1) % size;
+        let words = Tensor::<u32>::zeros(context.device(), &[size as u64 + 1])?;
+        let handle = group.rendezvous(&words, &PATIENT)?;
+        let word = |at: usize| -> Result<View, TestError> {
+            Ok(handle.remote(group.rank_at(keeper)?)?.slice(at as u64, 1)?)
+        };
+        let is_set = |at: usize| {
+            let mut found = [0u32];
+            word(at).is_ok_and(|word| word.read(&mut found).is_ok()) && found[0] == 1
+        };
+        context.meet()?;
+        if context.rank() == keeper {
+            kill_process(victim, Signal::STOP)?;
+            word(size)?.write(&[1u32])?;
+        }
+        if context.rank() != who {
+            check!(eventually(|| is_set(size)), "it is not stopped");
+            let found =
+                group.rendezvous(bytes_view(context, 100)?, &Wait::timeout(context.brief()));
+            word(context.rank())?.write(&[1u32])?;
+            if context.rank() == keeper {
+                let done = eventually(|| (0..size).all(|rank| rank == who || is_set(rank)));
+                kill_process(victim, Signal::CONT)?;
+                check!(done, "some ranks still wait");
+            }
+            let error = check_err!(found, RendezvousError::Exchange(_));
+            check_eq!(error.kind(), Kind::TimedOut, "{error}");
+            check!(error.ranks().contains(who), "{error}");
+        }
+        context.meet()?;
+        let group = context.group()?;
+        let tensor = Tensor::<u32>::zeros(context.device(), &[10])?;
+        let handle = group.rendezvous(&tensor, &PATIENT)?;
+        super::exchange_marks(context, &group, &handle, &tensor, 1)?;
+    }
+    Ok(())
+}
+
 /// A rank dies while the others wait for it: they learn at once, whoever led the meeting.
 fn dies(context: &Context, who: usize) -> Verdict {
     let group = context.group()?;
@@ -125,8 +179,7 @@ fn dies(context: &Context, who: usize) -> Verdict {
     context.meet()?;
     if context.rank() == who {
         context.dying();
-        let me = rustix::process::getpid();
-        rustix::process::kill_process(me, rustix::process::Signal::KILL)?;
+        kill_process(getpid(), Signal::KILL)?;
         return Err(TestError::failed("survived SIGKILL"));
     }
     let since = Instant::now();

@@ -7,12 +7,14 @@ mod exhaustion;
 mod launch;
 mod leaks;
 mod leaving;
+mod limits;
 mod missing;
 mod one_sided;
 mod peers;
 mod pool;
 mod registration;
 mod rendezvous;
+mod restart;
 mod settings;
 mod subgroups;
 
@@ -37,6 +39,8 @@ pub fn tests() -> Vec<Test> {
         leaks::TESTS,
         errors::TESTS,
         exhaustion::TESTS,
+        limits::TESTS,
+        restart::TESTS,
         launch::TESTS,
         leaving::TESTS,
         missing::TESTS,

@@ -17,6 +17,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(zero_bytes_have_a_rendezvous_too),
     test!(ordinals_count_in_each_group),
     test!(one_allocation_in_two_groups),
+    test!(hundreds_of_allocations_are_told_apart),
     test!(peer_views_lie_in_the_peers_memory),
     test!(ranks_of_another_group_are_refused),
     test!(only_own_memory_of_the_device_is_accepted),
@@ -113,6 +114,31 @@ fn one_allocation_in_two_groups(context: &Context) -> Verdict {
     drop((first, groups));
     // The second group's handle keeps what it needs.
     exchange_marks(context, second.group(), &second, &tensor, 3)
+}
+
+/// All alive at once, found again by their addresses and by a second rendezvous.
+fn hundreds_of_allocations_are_told_apart(context: &Context) -> Verdict {
+    let group = context.group()?;
+    let many = if context.size() > 8 { 32 } else { 256 };
+    let word = |n: u32, rank: usize| n << 8 | rank as u32;
+    let mut all = Vec::new();
+    for n in 0..many {
+        let tensor = Tensor::<u32>::zeros(context.device(), &[1])?;
+        tensor.write(&[word(n, context.rank())])?;
+        let handle = group.rendezvous(&tensor, &group.wait())?;
+        all.push((tensor, handle));
+    }
+    super::meet_in(&group)?;
+    for (n, (tensor, handle)) in (0..many).zip(&all).rev() {
+        check_eq!(handle.ordinal(), u64::from(n) + 1);
+        check_eq!(group.symmetric(tensor)?.ordinal(), handle.ordinal());
+        check_eq!(group.rendezvous(tensor, &Wait::millis(0))?.ordinal(), handle.ordinal());
+        for rank in group.ranks() {
+            let theirs = Tensor::<u32>::try_from(handle.remote(rank)?)?.to_vec()?;
+            check_eq!(theirs, [word(n, rank.index())], "allocation {n} of rank {rank}");
+        }
+    }
+    super::meet_in(&group)
 }
 
 fn peer_views_lie_in_the_peers_memory(context: &Context) -> Verdict {

@@ -4,7 +4,7 @@ use symmem_hal::{Fault as _, Kind, Wait};
 use symmem_mem::{Group, RankError, SubgroupError, Tensor};
 
 use super::{exchange_marks, meet_in};
-use crate::runner::{Context, Test, Verdict};
+use crate::runner::{Context, Test, TestError, Verdict};
 use crate::{check, check_eq, check_err, test};
 
 pub(super) const TESTS: &[Test] = &[
@@ -17,6 +17,8 @@ pub(super) const TESTS: &[Test] = &[
     test!(a_split_by_colour_and_key).at_least(2),
     test!(a_split_of_a_split).at_least(4),
     test!(a_split_may_leave_ranks_out).at_least(2),
+    test!(one_allocation_in_all_and_in_its_half).at_least(2),
+    test!(halves_meet_without_each_other).at_least(2),
 ];
 
 /// A rendezvous in the group works, and shows its members' memory and nobody else's.
@@ -130,13 +132,13 @@ fn a_split_by_colour_and_key(context: &Context) -> Verdict {
     // Odd and even ranks apart, the last one first.
     let group = world
         .split(Some((me % 2) as u32), (size - me) as u32, &world.wait())?
-        .ok_or_else(|| crate::runner::TestError::failed("a colour, but no group"))?;
+        .ok_or_else(|| TestError::failed("a colour, but no group"))?;
     let expected: Vec<u32> = (0..size as u32).rev().filter(|r| *r as usize % 2 == me % 2).collect();
     check_eq!(group.global_ranks(), expected);
     check_works(context, &group, 1)?;
     // Equal keys keep the order.
     let group = world.split(Some(7), 3, &world.wait())?;
-    let group = group.ok_or_else(|| crate::runner::TestError::failed("a colour, but no group"))?;
+    let group = group.ok_or_else(|| TestError::failed("a colour, but no group"))?;
     let expected: Vec<u32> = (0..size as u32).collect();
     check_eq!(group.global_ranks(), expected);
     check_works(context, &group, 2)
@@ -144,7 +146,7 @@ fn a_split_by_colour_and_key(context: &Context) -> Verdict {
 
 fn a_split_of_a_split(context: &Context) -> Verdict {
     let world = context.world()?;
-    let missing = || crate::runner::TestError::failed("a colour, but no group");
+    let missing = || TestError::failed("a colour, but no group");
     let half = (context.rank() * 2 / context.size()) as u32;
     let group = world.split(Some(half), 0, &world.wait())?.ok_or_else(missing)?;
     let inner = (group.rank().index() % 2) as u32;
@@ -164,4 +166,60 @@ fn a_split_may_leave_ranks_out(context: &Context) -> Verdict {
         meet_in(&group)?;
     }
     context.meet()
+}
+
+/// The half of the ranks that this one is in, as a group: lower or upper.
+fn half(context: &Context) -> Result<Group, TestError> {
+    let world = context.world()?;
+    let upper = 2 * context.rank() >= context.size();
+    let group = world.split(Some(u32::from(upper)), 0, &world.wait())?;
+    group.ok_or_else(|| TestError::failed("a colour, but no group"))
+}
+
+/// Each group's handle has that group's ranks and shows the one memory.
+fn one_allocation_in_all_and_in_its_half(context: &Context) -> Verdict {
+    let (all, half) = (context.group()?, half(context)?);
+    let tensor = Tensor::<u32>::zeros(context.device(), &[50])?;
+    let in_all = all.rendezvous(&tensor, &all.wait())?;
+    let in_half = half.rendezvous(tensor.slice(10, 20)?, &half.wait())?;
+    check_eq!((in_all.world_size(), in_all.rank()), (context.size(), all.rank()));
+    check_eq!((in_half.world_size(), in_half.rank()), (half.size(), half.rank()));
+    check_eq!(in_half.buffer_size(), in_all.buffer_size());
+    check_eq!(in_half.global_ranks(), half.global_ranks());
+    exchange_marks(context, &half, &in_half, &tensor, 1)?;
+    exchange_marks(context, &all, &in_all, &tensor, 2)?;
+    // What is written through one is seen through the other.
+    let next = context.neighbour(&half, 1)?;
+    in_half.remote(next)?.write(&[context.rank() as u32 + 1; 20])?;
+    meet_in(&all)?;
+    let globals: Vec<usize> = half.global_ranks().iter().map(|r| *r as usize).collect();
+    let from = globals[(half.rank().index() + half.size() - 1) % half.size()];
+    let mine = Tensor::<u32>::try_from(in_all.remote(all.rank())?)?.to_vec()?;
+    check_eq!(mine[10..30], [from as u32 + 1; 20]);
+    check_eq!(mine[30..], [super::mark(context.rank() as u32, 2); 20]);
+    meet_in(&all)
+}
+
+/// The lower half makes groups and rendezvous while no rank of the upper half does anything; then all
+/// meet as if nothing had been.
+fn halves_meet_without_each_other(context: &Context) -> Verdict {
+    let half = half(context)?;
+    let upper = half.global_ranks()[0] != 0;
+    for (round, turn) in [false, true, false].into_iter().enumerate() {
+        if turn == upper {
+            for n in 0..=round as u32 {
+                check_works(context, &half, n)?;
+                let part = half.subgroup(half.ranks()).create(&half.wait())?;
+                check_works(context, &part, n)?;
+            }
+        }
+        context.meet()?;
+        let all = context.group()?;
+        check_works(context, &all, 7)?;
+    }
+    // At the same time, too, each as often as it likes.
+    for n in 0..if upper { 5 } else { 9 } {
+        check_works(context, &half, n)?;
+    }
+    check_works(context, &context.group()?, 8)
 }

@@ -6,7 +6,8 @@ use symmem_hal::{CancelToken, Fault as _, Kind, StreamMode, Wait};
 use symmem_mem::{ExchangeError, Options, RendezvousError, Tensor};
 use symmem_sync::{Channel, Lanes as _, Signals as _};
 
-use super::kernels::Gather;
+use super::kernels::{Gather, Kernels, Word};
+use super::synchronize;
 use crate::runner::{Context, PATIENT, Test, TestError, Verdict, options};
 use crate::suite::sync::stream_of;
 use crate::support::eventually;
@@ -16,6 +17,8 @@ use crate::{check, check_eq, check_err, test};
 pub(super) const TESTS: &[Test] = &[
     test!(a_thread_that_waits_holds_up_no_other).at_least(2),
     test!(a_thread_that_meets_holds_up_no_other_beyond_its_bound).at_least(2).isolated(),
+    test!(allocating_and_meeting_wait_for_no_stream).ranks(1, 8),
+    test!(allocating_and_meeting_are_in_no_graph),
 ];
 
 /// Thread 1 of each rank but the last waits in an operation on lane 0 for the last rank, which comes
@@ -104,4 +107,62 @@ fn a_thread_that_meets_holds_up_no_other_beyond_its_bound(context: &Context) -> 
         Ok(())
     })?;
     context.meet()
+}
+
+/// Every stream of every rank is held up; memory is made, shared, used and let go of meanwhile.
+fn allocating_and_meeting_wait_for_no_stream(context: &Context) -> Verdict {
+    let device = context.device();
+    let kernels = Kernels::new(device)?;
+    let gate = Word::new(device)?;
+    let streams = [device.stream(StreamMode::Worker)?, device.stream(StreamMode::Worker)?];
+    let held = [device.event(), device.event()];
+    for (stream, held) in streams.iter().zip(&held) {
+        kernels.hold(stream, &gate)?;
+        stream.record(held)?;
+    }
+    let group = context.group()?;
+    let word = Word::new(device)?;
+    word.set(context.rank() as u64 + 1)?;
+    let shared = word.share(&group)?;
+    // A second time, too, and of another part of the ranks.
+    group.rendezvous(shared.view(), &Wait::millis(0))?;
+    group.subgroup([group.rank()]).create(&PATIENT)?;
+    context.meet()?;
+    for rank in group.ranks() {
+        check_eq!(Word::of(&shared, rank)?.get()?, rank.index() as u64 + 1);
+    }
+    check!(held.iter().all(|held| !held.is_complete()), "a stream is not held up");
+    context.meet()?;
+    gate.set(1)?;
+    synchronize(&streams)
+}
+
+/// During a capture they do what they always do, at once, and a launch does not do it again.
+fn allocating_and_meeting_are_in_no_graph(context: &Context) -> Verdict {
+    let device = context.device();
+    let kernels = Kernels::new(device)?;
+    let stream = device.stream(StreamMode::Worker)?;
+    let group = context.group()?;
+    stream.begin_capture()?;
+    let word = Word::new(device)?;
+    let shared = word.share(&group)?;
+    let next = Word::of(&shared, context.neighbour(&group, 1)?)?;
+    let seen = Word::new(device)?;
+    word.set(context.rank() as u64 + 10)?;
+    kernels.copy(&stream, &seen, &next)?;
+    group.rendezvous(shared.view(), &Wait::millis(0))?;
+    let graph = stream.end_capture()?;
+    check_eq!(graph.nodes(), 1);
+    check_eq!(seen.get()?, 0, "what was captured has run");
+    context.meet()?;
+    for add in 0..3 {
+        word.set(context.rank() as u64 + 10 + add)?;
+        context.meet()?;
+        graph.launch(&stream, &PATIENT)?;
+        stream.synchronize(&PATIENT)?;
+        let index = (context.rank() + 1) % context.size();
+        check_eq!(seen.get()?, index as u64 + 10 + add);
+        context.meet()?;
+    }
+    Ok(())
 }

@@ -2,7 +2,9 @@
 
 use symmem_hal::types::{Bytes, Rank, RankSet};
 use symmem_hal::{Fault as _, Kind, Wait};
-use symmem_mem::{Group, Options, OptionsError, RankError, RendezvousError, SubgroupError};
+use symmem_mem::{
+    Group, Options, OptionsError, RankError, RendezvousError, SubgroupError, Tensor,
+};
 use symmem_sync::{Channel, SignalError, Signals as _};
 
 use super::{Bench, settle};
@@ -14,6 +16,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(the_first_illegal_channel_is_refused_before_any_store),
     test!(a_rank_of_another_group_is_refused_before_any_store),
     test!(signals_of_overlapping_groups_do_not_mix).at_least(3),
+    test!(signals_through_one_memory_in_two_groups_do_not_mix).at_least(3),
     test!(barriers_and_signals_of_a_channel_do_not_meet).at_least(2),
     test!(channels_of_a_group_do_not_mix).at_least(2),
 ];
@@ -170,6 +173,38 @@ fn signals_of_overlapping_groups_do_not_mix(context: &Context) -> Verdict {
         }
     }
     all.barrier(0)?;
+    Ok(())
+}
+
+/// One allocation has a handle in each group: a signal through one is none for a wait through the
+/// other, whichever of the two groups is the larger. Ranks 0 and 2 have the indices 0 and 1 in theirs.
+fn signals_through_one_memory_in_two_groups_do_not_mix(context: &Context) -> Verdict {
+    let (all, world) = (context.group()?, context.world()?);
+    let tensor = Tensor::<u32>::zeros(context.device(), &[10])?;
+    let in_all = all.rendezvous(&tensor, &all.wait())?;
+    if !matches!(context.rank(), 0 | 2) {
+        return (0..4).try_for_each(|_| context.meet());
+    }
+    let pair = world.subgroup([world.rank_at(0)?, world.rank_at(2)?]).create(&world.wait())?;
+    let in_pair = pair.rendezvous(&tensor, &pair.wait())?;
+    let peer = context.rank() ^ 2;
+    let (of_all, of_pair) = ((&in_all, all.rank_at(peer)?), (&in_pair, pair.rank_at(peer / 2)?));
+    let brief = Wait::timeout(context.brief());
+    for (channel, (sent, other)) in [(0, (of_all, of_pair)), (1, (of_pair, of_all))] {
+        let channel = Channel(channel);
+        let stream = super::stream_of(sent.0.group())?;
+        settle(sent.0.put_signal(sent.1, channel), &stream)?;
+        context.meet()?;
+        let wait = other.0.wait_signal(other.1, channel).wait(&brief);
+        let error = check_err!(
+            settle(wait, &super::stream_of(other.0.group())?),
+            SignalError::TimedOut { .. }
+        );
+        check_eq!(error.ranks(), RankSet::one(other.1.index()));
+        // It is still there for whom it was meant.
+        settle(sent.0.wait_signal(sent.1, channel), &stream)?;
+        context.meet()?;
+    }
     Ok(())
 }
 

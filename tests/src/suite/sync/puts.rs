@@ -13,6 +13,8 @@ pub(super) const TESTS: &[Test] = &[
     test!(data_arrives_with_its_signal),
     test!(no_bytes_still_signal),
     test!(each_producer_has_a_slot_of_its_own),
+    test!(a_wait_for_one_producer_is_not_met_by_others).at_least(2),
+    test!(a_signal_follows_every_put_before_it),
     test!(data_waits_until_the_signal_before_is_taken),
     test!(puts_with_and_without_data_have_one_order),
     test!(on_a_worker_everything_is_held_until_it_has_run),
@@ -90,6 +92,70 @@ fn each_producer_has_a_slot_of_its_own(context: &Context) -> Verdict {
         }
     }
     context.meet()
+}
+
+/// Every producer but one puts, in any number and order: whoever waits for that one waits on, and takes
+/// the others' data afterwards, each from its producer.
+fn a_wait_for_one_producer_is_not_met_by_others(context: &Context) -> Verdict {
+    let (size, me) = (context.size(), context.rank());
+    let Target { bench, tensor, handle } = target(context, size as u64)?;
+    let zero = bench.group.rank_at(0)?;
+    let source = Tensor::<u32>::zeros(context.device(), &[1])?;
+    for (round, late) in (1..).zip(0..size) {
+        let channel = Channel(late as u32);
+        let put = || -> Verdict {
+            source.write(&[round << 8 | me as u32])?;
+            let put = handle.put_with_signal(&source, zero, channel);
+            Ok(put.offset(me as u64).run()?)
+        };
+        if me != late {
+            put()?;
+        }
+        context.meet()?;
+        if me == 0 {
+            let brief = Wait::timeout(context.brief());
+            let wait = bench.group.wait_signal(bench.group.rank_at(late)?, channel).wait(&brief);
+            let error = check_err!(wait.run(), SignalError::TimedOut { .. });
+            check_eq!(error.ranks(), RankSet::one(late));
+        }
+        context.meet()?;
+        // The time-out has broken the channel for rank 0.
+        bench.reset(late as u32)?;
+        put()?;
+        if me == 0 {
+            for rank in (0..size).rev() {
+                bench.wait(bench.group.rank_at(rank)?, late as u32)?;
+                let found = tensor.slice(rank as u64, 1)?.to_vec()?;
+                check_eq!(found, [round << 8 | rank as u32], "round {round}, rank {rank}");
+            }
+        }
+        context.meet()?;
+    }
+    Ok(())
+}
+
+/// Puts without signals, then one signal on the same stream: whoever has it sees all of them.
+fn a_signal_follows_every_put_before_it(context: &Context) -> Verdict {
+    const PARTS: u64 = 5;
+    const COUNT: u64 = 3000;
+    let Target { bench, tensor, handle } = target(context, PARTS * COUNT)?;
+    let [next, previous] = ring(context, &bench.group)?;
+    let worker = context.device().stream(StreamMode::Worker)?;
+    let source = Tensor::<u32>::zeros(context.device(), &[COUNT])?;
+    for (round, stream) in (1..21u32).zip([&bench.stream, &worker].into_iter().cycle()) {
+        source.write(&[round << 8 | context.rank() as u32; COUNT as usize])?;
+        for part in 0..PARTS {
+            handle.put(&source, next).offset(part * COUNT).on(stream)?;
+        }
+        bench.group.put_signal(next, Channel(2)).on(stream)?;
+        bench.wait(previous, 2)?;
+        let expected = round << 8 | previous.index() as u32;
+        check!(tensor.to_vec()?.iter().all(|word| *word == expected), "round {round}");
+        stream.synchronize(&PATIENT)?;
+        bench.put(previous, 3)?;
+        bench.wait(next, 3)?;
+    }
+    Ok(())
 }
 
 /// A second put finds the slot full: it gives up without having touched what the first announced.

@@ -1,13 +1,13 @@
 //! Signals between pairs of ranks, and what they order.
 
-use symmem_hal::StreamMode;
+use symmem_hal::{StreamMode, Wait};
 use symmem_hal::types::{BackendKind, Bytes, DType, Layout};
-use symmem_mem::{Group, SymmetricMemory, Tensor, View};
-use symmem_sync::{Channel, Signals as _};
+use symmem_mem::{Group, MemoryPool, SymmetricMemory, Tensor, View};
+use symmem_sync::{Channel, SignalError, Signals as _};
 
 use super::Bench;
 use crate::runner::{Context, PATIENT, Test, TestError, Verdict};
-use crate::{check, check_eq, test};
+use crate::{check, check_eq, check_err, test};
 
 pub(super) const TESTS: &[Test] = &[
     test!(a_ring_carries_data),
@@ -17,6 +17,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(a_thousand_there_and_back).at_least(2),
     test!(on_a_worker_stream).only_on(&[BackendKind::Host]),
     test!(a_handle_signals_in_its_group),
+    test!(what_lies_in_memory_is_no_signal),
 ];
 
 /// One word of a rank's symmetric memory.
@@ -161,5 +162,34 @@ fn a_handle_signals_in_its_group(context: &Context) -> Verdict {
     super::settle(handle.put_signal(next, Channel(9)), &stream)?;
     super::settle(group.wait_signal(previous, Channel(9)), &stream)?;
     super::settle(handle.barrier(Channel(9)), &stream)?;
+    Ok(())
+}
+
+/// Blocks of a pool that are full of ones, large or used before: a signal through them is one that was
+/// sent, and none is there before.
+fn what_lies_in_memory_is_no_signal(context: &Context) -> Verdict {
+    let group = context.group()?;
+    let pool = MemoryPool::new(context.device());
+    let stream = super::stream_of(&group)?;
+    let (next, previous) =
+        (context.neighbour(&group, 1)?, context.neighbour(&group, context.size() - 1)?);
+    let brief = Wait::millis(1);
+    let large = if context.size() > 8 { 1 << 20 } else { 17 << 20 };
+    for (round, bytes) in (0..).zip([4096, large, 4096, 0, 4096, large]) {
+        let block = pool.empty::<u8>(&[bytes])?;
+        let handle = group.rendezvous(&block, &group.wait())?;
+        block.write(&vec![1; bytes as usize])?;
+        let channel = Channel(round);
+        let early = handle.wait_signal(previous, channel).wait(&brief);
+        check_err!(super::settle(early, &stream), SignalError::TimedOut { .. });
+        super::settle(handle.reset_channel(channel), &stream)?;
+        super::settle(handle.put_signal(next, channel), &stream)?;
+        super::settle(handle.wait_signal(previous, channel), &stream)?;
+        super::settle(handle.barrier(channel), &stream)?;
+        let untouched = block.to_vec()?.iter().all(|byte| *byte == 1);
+        check!(untouched, "a signal has changed the block of {bytes}");
+        drop((block, handle));
+        group.reclaim(&group.wait())?;
+    }
     Ok(())
 }
