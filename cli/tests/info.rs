@@ -36,7 +36,15 @@ fn json_tells_devices_libraries_features_and_knobs() {
         assert!(!feature["because"].as_str().unwrap().is_empty(), "{feature}");
     }
     // These tests run on such a machine, or the rest of the suite could not.
-    for name in ["ranks as threads", "ranks as processes", "sealed shared memory"] {
+    for name in [
+        "ranks as threads",
+        "ranks as processes",
+        "sealed shared memory",
+        "descriptors sent to peers",
+        "sleeping until a peer writes",
+        "host",
+        "stub",
+    ] {
         assert_eq!(feature(&found, name)["supported"], true, "{name}");
     }
     for library in found["libraries"].as_array().unwrap() {
@@ -49,6 +57,34 @@ fn json_tells_devices_libraries_features_and_knobs() {
     assert!(found["memory_limits"].as_array().unwrap().iter().any(|limit| {
         limit["available_bytes"].as_u64().unwrap() > 0 && limit["source"].is_string()
     }));
+}
+
+#[test]
+fn json_tells_what_the_system_allows() {
+    let found = json(&[]);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    assert_eq!(found["system"]["kernel"], format!("Linux {}", kernel.trim()));
+    assert!(found["system"]["memory_bytes"].as_u64().unwrap() > 0);
+    let namespaces = found["namespaces"].as_array().unwrap();
+    for namespace in namespaces {
+        let name = namespace["name"].as_str().unwrap();
+        let own = std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap();
+        assert_eq!(namespace["id"], own.to_str().unwrap());
+    }
+    assert!(namespaces.iter().any(|n| n["name"] == "net" && n["must_be_shared"] == true));
+}
+
+#[test]
+fn a_limit_of_open_files_is_what_it_is_set_to() {
+    let script = "ulimit -S -n 77; ulimit -H -n 99; exec \"$0\" info --json";
+    let output =
+        Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_symmem")]).output().unwrap();
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let limits = found["limits"].as_array().unwrap();
+    let files = limits.iter().find(|limit| limit["name"] == "open files").unwrap();
+    assert_eq!((&files["limit"], &files["hard_limit"]), (&77.into(), &99.into()));
+    assert!(files["used"].as_u64().unwrap() >= 3);
+    assert!(limits.iter().any(|limit| limit["source"] == "RLIMIT_MEMLOCK (ulimit -l)"));
 }
 
 #[test]
@@ -72,6 +108,12 @@ fn text_tells_every_feature_and_reason() {
     for feature in found["features"].as_array().unwrap() {
         for part in ["name", "because"] {
             let part = feature[part].as_str().unwrap();
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+    for (list, key) in [("limits", "source"), ("namespaces", "because"), ("devices", "uuid")] {
+        for item in found[list].as_array().unwrap() {
+            let part = item[key].as_str().unwrap();
             assert!(text.contains(part), "{part} in {text}");
         }
     }

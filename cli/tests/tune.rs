@@ -26,8 +26,9 @@ fn bench(table: &Path, json: &Path) -> Output {
 fn what_is_measured_is_a_table_that_groups_take() {
     let folder = tempfile::tempdir().unwrap();
     let (table, json) = (folder.path().join("table.toml"), folder.path().join("rows.json"));
-    let args = ["tune", "--ranks", "3,2", "--min", "16", "--max", "64K", "--factor", "16"];
-    let budget = ["--repeats", "1", "--budget", "0.001", "--output"];
+    let args = ["tune", "--operations", "all-reduce,all-gather", "--ranks", "3,2", "--min", "24"];
+    let budget =
+        ["--max", "64K", "--factor", "16", "--repeats", "1", "--budget", "0.001", "--output"];
     let output = symmem(&args).args(budget).arg(&table).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let text = fs::read_to_string(&table).unwrap();
@@ -35,7 +36,8 @@ fn what_is_measured_is_a_table_that_groups_take() {
     assert_eq!(tuned.symmem, env!("CARGO_PKG_VERSION"));
     let rows: Vec<(&str, usize)> =
         tuned.rows.iter().map(|row| (row.operation.as_str(), row.ranks)).collect();
-    assert!(rows.contains(&("all_reduce", 2)) && rows.contains(&("all_reduce", 3)), "{text}");
+    let all = [("all_reduce", 2), ("all_reduce", 3), ("all_gather", 2), ("all_gather", 3)];
+    assert_eq!(rows, all, "{text}");
     let output = bench(&table, &json);
     assert!(output.status.success(), "{output:?}");
 }

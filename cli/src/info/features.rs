@@ -1,12 +1,20 @@
 //! Features: each tried or looked up, with the reason for the answer.
 
 use std::env;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::atomic::AtomicU32;
 
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
-use rustix::thread::{MembarrierQuery, membarrier_query};
+use rustix::thread::{MembarrierQuery, futex, membarrier_query};
 use serde::Serialize;
 use symmem::hal::types::Bytes;
 use symmem::prelude::*;
@@ -22,89 +30,171 @@ const MULTICAST_OFF: [(&str, &str); 3] = [
 /// Something that works here, or does not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Feature {
+    pub area: Area,
     pub name: &'static str,
     pub supported: bool,
     pub because: String,
 }
 
-impl Feature {
-    /// Of the reason why it works, or why not.
-    fn new(name: &'static str, found: Result<&str, String>) -> Self {
-        match found {
-            Ok(because) => Feature { name, supported: true, because: because.to_owned() },
-            Err(because) => Feature { name, supported: false, because },
+/// What a feature is one of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Area {
+    /// Of what a group can be made.
+    Ranks,
+    /// What the kernel is asked for.
+    Kernel,
+    /// Devices and the libraries behind them.
+    Devices,
+    /// What this program was built with.
+    Build,
+}
+
+impl Area {
+    pub const ALL: [Area; 4] = [Area::Ranks, Area::Kernel, Area::Devices, Area::Build];
+
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Area::Ranks => "groups",
+            Area::Kernel => "the kernel",
+            Area::Devices => "devices",
+            Area::Build => "this build",
         }
     }
 }
 
+/// Why something works, or why not.
+type Answer = Result<String, String>;
+
 /// All features, tried now.
 pub fn features(libraries: &[LibraryReport]) -> Vec<Feature> {
-    vec![
-        Feature::new("ranks as threads", Ok("threads of a process share each mapping")),
-        Feature::new("ranks as processes", meeting()),
-        Feature::new("sealed shared memory", sealed_memory()),
-        Feature::new("sleeping without fences", membarrier()),
-        Feature::new("death of a rank seen at once", pidfd()),
-        Feature::new(
-            "ranks on several hosts",
-            Err("groups span one host in this release".to_owned()),
-        ),
-        Feature::new("NVIDIA GPUs", gpu(libraries, "CUDA driver")),
-        Feature::new("kernels compiled at run time", gpu(libraries, "NVRTC")),
-        Feature::new("multicast", multicast()),
-    ]
+    let yes = |because: &str| Ok(because.to_owned());
+    let no = |because: &str| Err(because.to_owned());
+    let answers: [(Area, &'static str, Answer); 24] = [
+        (Area::Ranks, "ranks as threads", yes("threads of a process share each mapping")),
+        (Area::Ranks, "ranks as processes", meeting()),
+        (Area::Ranks, "ranks on several hosts", no("groups span one host in this release")),
+        (Area::Ranks, "operations in graphs", yes("host and stub record and launch them")),
+        (Area::Kernel, "sealed shared memory", sealed_memory()),
+        (Area::Kernel, "descriptors sent to peers", passing()),
+        (Area::Kernel, "sleeping until a peer writes", futex_wake()),
+        (Area::Kernel, "sleeping without fences", membarrier()),
+        (Area::Kernel, "death of a rank seen at once", pidfd()),
+        (Area::Devices, "host", yes("the CPU: always built in")),
+        (Area::Devices, "stub", yes("a device in software: always built in")),
+        (Area::Devices, "NVIDIA GPUs", gpu(libraries, "CUDA driver")),
+        (Area::Devices, "AMD GPUs", no("this release has no HIP backend")),
+        (Area::Devices, "kernels compiled at run time", gpu(libraries, "NVRTC")),
+        (Area::Devices, "NCCL", no("this release does not use it")),
+        (Area::Devices, "NVSHMEM", no("this release does not use it")),
+        (Area::Devices, "UCX", no("this release does not use it")),
+        (Area::Devices, "multicast", multicast()),
+        (Area::Build, "signals and lanes", yes("feature sync")),
+        (Area::Build, "collectives", yes("feature collectives")),
+        (Area::Build, "search for GPU libraries", yes("feature sys")),
+        (Area::Build, "Mixture-of-Experts exchange", no("not in this release")),
+        (Area::Build, "CFT logical endpoints", no("not in this release")),
+        (Area::Build, "optimised code", optimised()),
+    ];
+    let feature = |(area, name, answer): (Area, &'static str, Answer)| {
+        let supported = answer.is_ok();
+        let (Ok(because) | Err(because)) = answer;
+        Feature { area, name, supported, because }
+    };
+    answers.into_iter().map(feature).collect()
 }
 
 /// Ranks that are processes meet at a name in the network namespace, and at a store on TCP.
-fn meeting() -> Result<&'static str, String> {
+fn meeting() -> Answer {
     let name = format!("symmem-info-{}", getpid().as_raw_nonzero());
     SocketAddr::from_abstract_name(name.as_bytes())
         .and_then(|address| UnixListener::bind_addr(&address))
         .map_err(|e| format!("no Unix socket with an abstract name: {e}"))?;
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .map_err(|e| format!("no TCP port on {} for the store: {e}", Ipv4Addr::LOCALHOST))?;
-    Ok("Unix sockets and a TCP port on the loopback can be bound")
+    Ok("Unix sockets and a TCP port on the loopback can be bound".to_owned())
 }
 
-fn sealed_memory() -> Result<&'static str, String> {
+fn sealed_memory() -> Answer {
     let bytes = Bytes::kib(4);
     let device = Device::host();
     let memory = device.allocate(bytes).map_err(|e| e.to_string())?;
     let exported = memory.export().map_err(|e| e.to_string())?;
     device.import(exported, bytes).map_err(|e| e.to_string())?;
-    Ok("a memfd was created, reserved, sealed and mapped again")
+    Ok("memfd_create: memory was made, reserved, sealed and mapped again".to_owned())
 }
 
-fn membarrier() -> Result<&'static str, String> {
+/// Sends a descriptor to ourselves.
+fn passing() -> Answer {
+    let failed = |step| move |e: std::io::Error| format!("SCM_RIGHTS: {step}: {e}");
+    let (a, b) = UnixStream::pair().map_err(failed("a pair of sockets"))?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptor = [a.as_fd()];
+    if !control.push(SendAncillaryMessage::ScmRights(&descriptor)) {
+        return Err("SCM_RIGHTS: no room for a descriptor".to_owned());
+    }
+    sendmsg(&a, &[IoSlice::new(&[1])], &mut control, SendFlags::NOSIGNAL)
+        .map_err(|e| failed("sending")(e.into()))?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    recvmsg(&b, &mut [IoSliceMut::new(&mut [0])], &mut control, RecvFlags::CMSG_CLOEXEC)
+        .map_err(|e| failed("receiving")(e.into()))?;
+    let received = control.drain().map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => descriptors.count(),
+        _ => 0,
+    });
+    match received.sum() {
+        1 => Ok("SCM_RIGHTS: a descriptor was sent and received".to_owned()),
+        n => Err(format!("SCM_RIGHTS: {n} descriptors arrived instead of 1: a filter drops them")),
+    }
+}
+
+fn futex_wake() -> Answer {
+    match futex::wake(&AtomicU32::new(0), futex::Flags::empty(), 1) {
+        Ok(_) => Ok("futex: the kernel has it for memory that processes share".to_owned()),
+        Err(e) => Err(format!("futex: {e}")),
+    }
+}
+
+fn membarrier() -> Answer {
     let needed = MembarrierQuery::GLOBAL_EXPEDITED | MembarrierQuery::REGISTER_GLOBAL_EXPEDITED;
     if membarrier_query().contains(needed) {
-        Ok("the kernel has membarrier's global expedited commands")
+        Ok("membarrier: the kernel has the global expedited commands".to_owned())
     } else {
-        Err("the kernel has no expedited membarrier: sleepers look again every few milliseconds"
+        Err("membarrier: no expedited commands: sleepers look again every few milliseconds"
             .to_owned())
     }
 }
 
-fn pidfd() -> Result<&'static str, String> {
+fn pidfd() -> Answer {
     match pidfd_open(getpid(), PidfdFlags::empty()) {
-        Ok(_) => Ok("the kernel has pidfd_open"),
+        Ok(_) => Ok("pidfd_open: the kernel has it".to_owned()),
         Err(e) => Err(format!("pidfd_open: {e}: only the links to a rank tell of its end")),
     }
 }
 
-fn gpu(libraries: &[LibraryReport], name: &str) -> Result<&'static str, String> {
+fn gpu(libraries: &[LibraryReport], name: &str) -> Answer {
     let found = libraries.iter().find(|library| library.name == name);
     let here = match found.map(|library| &library.outcome) {
         Some(Ok(found)) => format!("{name} is here ({})", found.path.display()),
         Some(Err(_)) | None => format!("{name} was not found (see libraries)"),
     };
-    Err(format!("this release has no GPU backend; {here}"))
+    Err(format!("this release has no CUDA backend; {here}"))
 }
 
-fn multicast() -> Result<&'static str, String> {
+fn multicast() -> Answer {
     let off = MULTICAST_OFF.iter().find(|(name, value)| env::var(name).is_ok_and(|v| v == *value));
     match off {
         Some((name, value)) => Err(format!("switched off by {name}={value}")),
         None => Err("no device here has it".to_owned()),
+    }
+}
+
+fn optimised() -> Answer {
+    match cfg!(debug_assertions) {
+        false => Ok("built with --release".to_owned()),
+        true => Err("a debug build: its figures mean nothing".to_owned()),
     }
 }

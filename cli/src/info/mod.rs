@@ -6,6 +6,7 @@
 mod features;
 mod report;
 mod show;
+mod system;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

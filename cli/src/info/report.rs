@@ -4,18 +4,22 @@ use std::env;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use symmem::hal::shm::limits;
+use symmem::hal::shm;
 use symmem::prelude::*;
 use symmem::sys::{LibraryReport, probe};
 
 use super::features::{Feature, features};
+use super::system::{self, Limit, Namespace, System};
 
 /// What this machine offers.
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub version: &'static str,
+    pub system: System,
     pub devices: Vec<DeviceInfo>,
     pub memory_limits: Vec<MemoryLimit>,
+    pub limits: Vec<Limit>,
+    pub namespaces: Vec<Namespace>,
     pub libraries: Vec<Library>,
     pub features: Vec<Feature>,
     pub options: GroupOptions,
@@ -97,7 +101,7 @@ pub struct Variable {
 }
 
 /// What is read, by whom, for what.
-const VARIABLES: [(&str, &str); 15] = [
+const VARIABLES: [(&str, &str); 16] = [
     ("RANK", "this process's rank; set by torchrun and symmem run"),
     ("WORLD_SIZE", "number of ranks"),
     ("LOCAL_RANK", "its rank among those of this host"),
@@ -107,6 +111,7 @@ const VARIABLES: [(&str, &str); 15] = [
     ("TORCHELASTIC_RUN_ID", "the run's name"),
     ("TORCHELASTIC_RESTART_COUNT", "how often the run was started again"),
     ("TORCHELASTIC_USE_AGENT_STORE", "True: the launcher hosts the store; else rank 0"),
+    ("SYMMEM_TUNE", "a choice table, as symmem tune writes it"),
     ("SYMMEM_CUDA_LIBRARY", "path of the CUDA driver, instead of a search"),
     ("SYMMEM_NVRTC_LIBRARY", "path of NVRTC, instead of a search"),
     ("NCCL_NVLS_ENABLE", "0: no multicast"),
@@ -121,8 +126,11 @@ impl Report {
         let libraries = probe();
         Report {
             version: env!("CARGO_PKG_VERSION"),
+            system: System::new(),
             devices: [Device::host(), Device::stub(0)].iter().map(DeviceInfo::new).collect(),
-            memory_limits: limits().into_iter().map(MemoryLimit::from).collect(),
+            memory_limits: shm::limits().into_iter().map(MemoryLimit::from).collect(),
+            limits: system::limits(),
+            namespaces: system::namespaces(),
             features: features(&libraries),
             libraries: libraries.into_iter().map(Library::from).collect(),
             options: GroupOptions::from(Options::default()),
@@ -153,8 +161,8 @@ impl DeviceInfo {
     }
 }
 
-impl From<symmem::hal::shm::Limit> for MemoryLimit {
-    fn from(limit: symmem::hal::shm::Limit) -> Self {
+impl From<shm::Limit> for MemoryLimit {
+    fn from(limit: shm::Limit) -> Self {
         MemoryLimit { source: limit.source.to_string(), available_bytes: limit.available.get() }
     }
 }

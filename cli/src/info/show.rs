@@ -4,28 +4,45 @@ use std::io::{self, Write};
 
 use symmem::hal::types::Bytes;
 
+use super::features::Area;
 use super::report::{DeviceInfo, GroupOptions, Library, Outcome, Report};
+use super::system::{Limit, Namespace, System};
 
 /// Prints a report.
 pub fn show(out: &mut dyn Write, report: &Report) -> io::Result<()> {
     writeln!(out, "symmem {}", report.version)?;
+    let System { host, kernel, architecture, page_bytes, memory_bytes } = &report.system;
+    let memory = memory_bytes.map_or("unknown".to_owned(), |bytes| mib(bytes).trim().to_owned());
+    let page = Bytes(*page_bytes as u64);
+    writeln!(out, "{kernel} on {architecture}, host {host}, {memory} in pages of {page}")?;
     writeln!(out, "\nDevices")?;
     for device in &report.devices {
         writeln!(out, "  {:8}{}", device.backend, describe(device))?;
     }
     writeln!(out, "\nShared memory that can be had")?;
     for limit in &report.memory_limits {
-        let mib = limit.available_bytes >> 20;
-        writeln!(out, "  {mib:>9} MiB  under {}", limit.source)?;
+        writeln!(out, "  {}  under {}", mib(limit.available_bytes), limit.source)?;
+    }
+    writeln!(out, "\nOther limits")?;
+    for limit in &report.limits {
+        show_limit(out, limit)?;
+    }
+    writeln!(out, "\nNamespaces")?;
+    for Namespace { name, id, must_be_shared, because } in &report.namespaces {
+        let id = id.as_deref().unwrap_or("none");
+        let shared = if *must_be_shared { "shared by the ranks of a host" } else { "any" };
+        writeln!(out, "  {name:6}{id:20}{shared}: {because}")?;
     }
     writeln!(out, "\nLibraries, loaded at run time")?;
     for library in &report.libraries {
         show_library(out, library)?;
     }
-    writeln!(out, "\nFeatures")?;
-    for feature in &report.features {
-        let answer = if feature.supported { "yes" } else { "no" };
-        writeln!(out, "  {answer:5}{:30}{}", feature.name, feature.because)?;
+    for area in Area::ALL {
+        writeln!(out, "\nFeatures of {}", area.name())?;
+        for feature in report.features.iter().filter(|feature| feature.area == area) {
+            let answer = if feature.supported { "yes" } else { "no" };
+            writeln!(out, "  {answer:5}{:30}{}", feature.name, feature.because)?;
+        }
     }
     writeln!(out, "\nA group's defaults")?;
     for (name, value) in options(&report.options) {
@@ -37,6 +54,22 @@ pub fn show(out: &mut dyn Write, report: &Report) -> io::Result<()> {
         writeln!(out, "  {:34}{value:12} {}", variable.name, variable.meaning)?;
     }
     Ok(())
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:>9} MiB", bytes >> 20)
+}
+
+fn show_limit(out: &mut dyn Write, limit: &Limit) -> io::Result<()> {
+    let number = |n: Option<u64>| n.map_or("unlimited".to_owned(), |n| n.to_string());
+    let Limit { name, source, limit, hard_limit, used, because } = limit;
+    let used = used.map(|used| format!(", {used} in use")).unwrap_or_default();
+    let raised = match hard_limit == limit {
+        true => String::new(),
+        false => format!(", can be raised to {}", number(*hard_limit)),
+    };
+    writeln!(out, "  {name}: {}{raised}{used}; set by {source}", number(*limit))?;
+    writeln!(out, "    {because}")
 }
 
 fn describe(device: &DeviceInfo) -> String {

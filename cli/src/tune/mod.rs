@@ -28,7 +28,14 @@ use crate::parse::{at_least_one, seconds, size};
 use steps::{Cost, steps};
 
 /// Operations that have more than one algorithm, by their names in `symmem bench`.
-const OPERATIONS: [(&str, Operation); 1] = [("all-reduce", Operation::AllReduce)];
+const OPERATIONS: [(&str, Operation); 6] = [
+    ("all-reduce", Operation::AllReduce),
+    ("all-gather", Operation::AllGather),
+    ("reduce-scatter", Operation::ReduceScatter),
+    ("broadcast", Operation::Broadcast),
+    ("reduce", Operation::Reduce),
+    ("all-to-all", Operation::AllToAll),
+];
 
 /// Arguments of `symmem tune`.
 #[derive(Debug, clap::Args)]
@@ -36,15 +43,18 @@ pub struct Args {
     /// Where to write the table
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
+    /// Operations; without it all that have more than one algorithm
+    #[arg(long, value_name = "OP[,OP..]", value_delimiter = ',', value_parser = OPERATIONS.map(|(name, _)| name))]
+    operations: Vec<String>,
     /// Numbers of ranks; without it 2, 4, 8 and so on, up to this machine's cores
     #[arg(long, value_name = "N[,N..]", value_delimiter = ',', value_parser = at_least_one)]
     ranks: Vec<usize>,
     /// Ranks are threads of one process instead of processes
     #[arg(long)]
     threads: bool,
-    /// Smallest message
-    #[arg(long, value_name = "SIZE", default_value = "16", value_parser = size)]
-    min: Bytes,
+    /// Smallest message; without it as in `symmem bench`
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    min: Option<Bytes>,
     /// Largest message
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size)]
     max: Bytes,
@@ -92,7 +102,9 @@ pub fn tune(args: &Args) -> Result<ExitCode, TuneError> {
     ranks.dedup();
     let mut rows = Vec::new();
     let mut out = io::stdout().lock();
-    for (name, operation) in OPERATIONS {
+    let asked =
+        |name: &str| args.operations.is_empty() || args.operations.iter().any(|o| o == name);
+    for (name, operation) in OPERATIONS.into_iter().filter(|(name, _)| asked(name)) {
         for ranks in &ranks {
             let costs = measure(args, name, operation, *ranks)?;
             let row = row(operation, *ranks, &costs);
@@ -145,13 +157,13 @@ fn words(args: &Args, name: &str, ranks: usize, algorithm: Algorithm) -> Vec<OsS
     for (option, value) in [
         ("--ranks", ranks.to_string()),
         ("--algorithm", algorithm.name().to_owned()),
-        ("--min", args.min.get().to_string()),
         ("--max", args.max.get().to_string()),
         ("--factor", args.factor.to_string()),
         ("--budget", args.budget.as_secs_f64().to_string()),
     ] {
         words.extend([option.to_owned(), value]);
     }
+    words.extend(args.min.into_iter().flat_map(|min| ["--min".to_owned(), min.get().to_string()]));
     words.into_iter().map(OsString::from).collect()
 }
 
