@@ -87,20 +87,30 @@ fn all_reduce_on_processes_and_threads_host_and_stub() {
 }
 
 /// Every operation on data, and its factor from algorithm to bus bandwidth at 3 ranks.
-const OPERATIONS: [(&str, f64); 8] = [
+const OPERATIONS: [(&str, f64); 10] = [
     ("all-reduce", 4.0 / 3.0),
     ("all-gather", 2.0 / 3.0),
     ("reduce-scatter", 2.0 / 3.0),
     ("broadcast", 1.0),
     ("reduce", 1.0),
     ("all-to-all", 2.0 / 3.0),
+    ("all-to-all-nd", 2.0 / 3.0),
+    ("reduce-scatter-offset", 2.0 / 3.0),
     ("put", 1.0),
     ("get", 1.0),
 ];
 
-/// One size below a packet's, one in the middle, one above every threshold; all multiples of 3
-/// elements.
-const SIZES: [&str; 6] = ["--min", "24", "--max", "1M", "--factor", "200"];
+/// One size of packets, one in the middle, one above every threshold.
+const SIZES: [&str; 6] = ["--min", "48", "--max", "1M", "--factor", "128"];
+
+/// The first size that gives each of 3 ranks something of 4 bytes: by default as many bytes as that
+/// takes, for an operation that has tensors.
+fn sizes(operation: &str) -> (Vec<&'static str>, Vec<u64>) {
+    match operation {
+        "all-to-all-nd" => (SIZES[2..].to_vec(), vec![768, 98_304]),
+        _ => (SIZES.to_vec(), vec![48, 6144, 786_432]),
+    }
+}
 
 fn check_factor(results: &Value, factor: f64) {
     for row in results["rows"].as_array().unwrap() {
@@ -117,9 +127,10 @@ fn every_operation_on_processes_and_threads_host_and_stub() {
             [("host", "process"), ("host", "thread"), ("stub", "process"), ("stub", "thread")]
         {
             let mut args = vec!["bench", operation, "--ranks", "3", "--backend", backend];
-            args.extend(SIZES.iter().chain((mode == "thread").then_some(&"--threads")));
+            let (options, bytes) = sizes(operation);
+            args.extend(options.into_iter().chain((mode == "thread").then_some("--threads")));
             let results = results(&args);
-            check(&results, [operation, backend, mode, "f32"], 3, &[24, 4800, 960_000]);
+            check(&results, [operation, backend, mode, "f32"], 3, &bytes);
             check_factor(&results, factor);
         }
     }
@@ -135,7 +146,7 @@ fn every_collective_in_place_on_plain_memory_by_any_root() {
                 args.extend(["--root", "2"]);
             }
             let results = results(&args);
-            check(&results, [operation, "host", "thread", "f16"], 3, &[24, 4800, 960_000]);
+            check(&results, [operation, "host", "thread", "f16"], 3, &[48, 6144, 786_432]);
         }
     }
 }
@@ -145,11 +156,22 @@ fn every_operation_in_graphs() {
     for (operation, factor) in OPERATIONS {
         for backend in ["host", "stub"] {
             let mut args = vec!["bench", operation, "--ranks", "3", "--threads", "--graph"];
-            args.extend(SIZES.iter().chain(&["--backend", backend]));
+            let (options, bytes) = sizes(operation);
+            args.extend(options.into_iter().chain(["--backend", backend]));
             let results = results(&args);
-            check(&results, [operation, backend, "thread", "f32"], 3, &[24, 4800, 960_000]);
+            check(&results, [operation, backend, "thread", "f32"], 3, &bytes);
             check_factor(&results, factor);
         }
+    }
+}
+
+#[test]
+fn tensors_are_cut_along_either_dimension() {
+    for scatter in ["0", "1"] {
+        let mut args = vec!["bench", "all-to-all-nd", "--ranks", "2", "--threads", "--plain"];
+        args.extend(["--scatter", scatter, "--max", "64K", "--factor", "64"]);
+        let results = results(&args);
+        check(&results, ["all-to-all-nd", "host", "thread", "f32"], 2, &[512, 32768]);
     }
 }
 

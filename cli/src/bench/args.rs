@@ -10,8 +10,8 @@ use symmem::prelude::*;
 
 use super::check::Seed;
 use super::operation::{
-    AllGather, AllReduce, AllToAll, Barrier, Broadcast, Collective, OneSided, Operation, Placement,
-    Reduce, ReduceScatter, Rendezvous, Sweep,
+    AllGather, AllReduce, AllToAll, AllToAllNd, Barrier, Broadcast, Collective, OneSided,
+    Operation, Placement, Reduce, ReduceScatter, ReduceScatterOffset, Rendezvous, Sweep,
 };
 use super::timing::Pace;
 use crate::parse::{at_least_one, seconds, size};
@@ -44,6 +44,10 @@ pub enum OperationArgs {
     Reduce(Rooted<Reducing>),
     /// Every rank gets a block of each rank
     AllToAll(Moving),
+    /// Every rank gets a part of each rank's tensor, cut along one dimension, joined along another
+    AllToAllNd(AllToAllNdArgs),
+    /// Every rank gets its block of the reduction, and blocks are of different lengths
+    ReduceScatterOffset(ReduceScatterOffsetArgs),
     /// Every rank writes to the next one
     Put(Data),
     /// Every rank reads from the next one
@@ -121,6 +125,13 @@ struct Buffers {
     /// The smaller of input and output lies in the larger one
     #[arg(long)]
     in_place: bool,
+    #[command(flatten)]
+    memory: Memory,
+}
+
+/// What memory buffers are.
+#[derive(Debug, Args)]
+struct Memory {
     /// Buffers are symmetric memory, which peers read where it lies (the default)
     #[arg(long, overrides_with = "plain")]
     symmetric: bool,
@@ -177,6 +188,33 @@ pub struct Rooted<T: Args> {
     /// The root's rank
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     root: usize,
+}
+
+/// Arguments of `symmem bench all-to-all-nd`.
+#[derive(Debug, Args)]
+pub struct AllToAllNdArgs {
+    #[command(flatten)]
+    data: Data,
+    #[command(flatten)]
+    memory: Memory,
+    #[command(flatten)]
+    how: How,
+    /// The dimension that is cut, 0 or 1; the other one is joined
+    #[arg(long, value_name = "DIM", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..2))]
+    scatter: u8,
+}
+
+/// Arguments of `symmem bench reduce-scatter-offset`.
+#[derive(Debug, Args)]
+pub struct ReduceScatterOffsetArgs {
+    #[command(flatten)]
+    data: Data,
+    #[command(flatten)]
+    memory: Memory,
+    #[command(flatten)]
+    operator: Operator,
+    #[command(flatten)]
+    how: How,
 }
 
 /// Arguments of `symmem bench rendezvous`.
@@ -236,30 +274,29 @@ pub enum ArgsError {
 
 impl OperationArgs {
     pub fn common(&self) -> &Common {
-        match self {
-            OperationArgs::Barrier(common) => common,
-            OperationArgs::Rendezvous(args) => &args.common,
-            OperationArgs::AllReduce(args) | OperationArgs::ReduceScatter(args) => {
-                &args.data.common
-            }
-            OperationArgs::AllGather(args) | OperationArgs::AllToAll(args) => &args.data.common,
-            OperationArgs::Broadcast(args) => &args.all.data.common,
-            OperationArgs::Reduce(args) => &args.all.data.common,
-            OperationArgs::Put(data) | OperationArgs::Get(data) => &data.common,
-        }
+        self.parts().0
     }
 
     /// Where to draw the results.
     pub fn plot(&self) -> Option<&PathBuf> {
-        let data = match self {
-            OperationArgs::Barrier(_) | OperationArgs::Rendezvous(_) => return None,
-            OperationArgs::AllReduce(args) | OperationArgs::ReduceScatter(args) => &args.data,
-            OperationArgs::AllGather(args) | OperationArgs::AllToAll(args) => &args.data,
-            OperationArgs::Broadcast(args) => &args.all.data,
-            OperationArgs::Reduce(args) => &args.all.data,
-            OperationArgs::Put(data) | OperationArgs::Get(data) => data,
-        };
-        data.plot.as_ref()
+        self.parts().1?.plot.as_ref()
+    }
+
+    fn parts(&self) -> (&Common, Option<&Data>) {
+        match self {
+            OperationArgs::Barrier(common) => (common, None),
+            OperationArgs::Rendezvous(args) => (&args.common, None),
+            OperationArgs::AllReduce(Reducing { data, .. })
+            | OperationArgs::ReduceScatter(Reducing { data, .. })
+            | OperationArgs::Reduce(Rooted { all: Reducing { data, .. }, .. })
+            | OperationArgs::ReduceScatterOffset(ReduceScatterOffsetArgs { data, .. })
+            | OperationArgs::AllGather(Moving { data, .. })
+            | OperationArgs::AllToAll(Moving { data, .. })
+            | OperationArgs::Broadcast(Rooted { all: Moving { data, .. }, .. })
+            | OperationArgs::AllToAllNd(AllToAllNdArgs { data, .. })
+            | OperationArgs::Put(data)
+            | OperationArgs::Get(data) => (&data.common, Some(data)),
+        }
     }
 
     /// The operation, if it makes sense.
@@ -289,6 +326,17 @@ impl OperationArgs {
             OperationArgs::AllToAll(Moving { data, buffers, how }) => {
                 data.sweep(AllToAll { algorithm: how.algorithm }, buffers.placement())
             }
+            OperationArgs::AllToAllNd(AllToAllNdArgs { data, memory, how, scatter }) => {
+                let scatter = usize::from(*scatter);
+                let all_to_all = AllToAllNd { scatter, algorithm: how.algorithm };
+                data.sweep(all_to_all, memory.placement())
+            }
+            OperationArgs::ReduceScatterOffset(args) => {
+                let ReduceScatterOffsetArgs { data, memory, operator, how } = args;
+                let reduce_scatter =
+                    ReduceScatterOffset { op: operator.op, algorithm: how.algorithm };
+                data.sweep(reduce_scatter, memory.placement())
+            }
             OperationArgs::Put(data) => data.sweep(OneSided::Put, Placement::default()),
             OperationArgs::Get(data) => data.sweep(OneSided::Get, Placement::default()),
             OperationArgs::Barrier(common) => Ok(Box::new(Barrier { pace: common.pace() })),
@@ -304,7 +352,13 @@ impl OperationArgs {
 
 impl Buffers {
     fn placement(&self) -> Placement {
-        Placement { in_place: self.in_place, symmetric: self.symmetric || !self.plain }
+        Placement { in_place: self.in_place, ..self.memory.placement() }
+    }
+}
+
+impl Memory {
+    fn placement(&self) -> Placement {
+        Placement { in_place: false, symmetric: self.symmetric || !self.plain }
     }
 }
 

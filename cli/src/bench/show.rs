@@ -43,7 +43,8 @@ pub fn header(out: &mut dyn Write, operation: &dyn Operation, common: &Common) -
     let cpu = Device::host();
     let (name, cores) = (cpu.name(), cpu.capabilities().units);
     let mode = if common.threads { "threads" } else { "processes" };
-    let line = |out: &mut dyn Write, name, text: String| writeln!(out, "{name:12}{text}");
+    let width = (operation.name().len() + 2).max(12);
+    let line = |out: &mut dyn Write, name, text: String| writeln!(out, "{name:width$}{text}");
     line(out, operation.name(), operation.describe())?;
     line(out, "machine", format!("{name}, {cores} cores"))?;
     line(out, "ranks", format!("{} {mode}, {} memory", common.ranks, common.backend.name()))?;

@@ -28,14 +28,22 @@ use crate::parse::{at_least_one, seconds, size};
 use steps::{Cost, steps};
 
 /// Operations that have more than one algorithm, by their names in `symmem bench`.
-const OPERATIONS: [(&str, Operation); 6] = [
+const OPERATIONS: [(&str, Operation); 7] = [
     ("all-reduce", Operation::AllReduce),
     ("all-gather", Operation::AllGather),
     ("reduce-scatter", Operation::ReduceScatter),
     ("broadcast", Operation::Broadcast),
     ("reduce", Operation::Reduce),
     ("all-to-all", Operation::AllToAll),
+    ("all-to-all-nd", Operation::AllToAllNd),
 ];
+
+/// An operation's algorithms of which one is to be found the fastest.
+fn algorithms(operation: Operation) -> Vec<Algorithm> {
+    let all = Algorithm::of(operation).iter().copied();
+    // Taken for what it leaves to others, not for its speed.
+    all.filter(|algorithm| *algorithm != Algorithm::LowContention).collect()
+}
 
 /// Arguments of `symmem tune`.
 #[derive(Debug, clap::Args)]
@@ -127,7 +135,7 @@ fn measure(
     operation: Operation,
     ranks: usize,
 ) -> Result<Costs, TuneError> {
-    let algorithms = Algorithm::of(operation);
+    let algorithms = algorithms(operation);
     let mut costs = vec![BTreeMap::new(); algorithms.len()];
     // In turn, so that what else the machine does meets all of them.
     for _ in 0..args.repeats {
@@ -168,7 +176,7 @@ fn words(args: &Args, name: &str, ranks: usize, algorithm: Algorithm) -> Vec<OsS
 }
 
 fn row(operation: Operation, ranks: usize, costs: &Costs) -> ChoiceRow {
-    let names: Vec<&str> = Algorithm::of(operation).iter().map(|a| a.name()).collect();
+    let names: Vec<&str> = algorithms(operation).iter().map(|a| a.name()).collect();
     ChoiceRow {
         operation: operation.name().to_owned(),
         backend: Device::host().kind().name().to_owned(),
@@ -194,7 +202,7 @@ fn show(
     costs: &Costs,
 ) -> io::Result<()> {
     writeln!(out, "{name}, {} ranks: microseconds, isolated and back to back together", row.ranks)?;
-    let names: Vec<&str> = Algorithm::of(operation).iter().map(|a| a.name()).collect();
+    let names: Vec<&str> = algorithms(operation).iter().map(|a| a.name()).collect();
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(["bytes"].into_iter().chain(names).chain(["chosen"]));

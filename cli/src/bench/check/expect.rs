@@ -42,7 +42,14 @@ pub struct Inputs {
 
 /// What one output must hold.
 #[derive(Debug)]
-pub struct Expected(Vec<(Rc<Pattern>, Part)>);
+pub struct Expected(Vec<(Rc<Patterns>, Part)>);
+
+/// What a part must hold afterwards, and what it is given before.
+#[derive(Debug)]
+struct Patterns {
+    after: Pattern,
+    before: Pattern,
+}
 
 /// What stays where nothing is written.
 const UNTOUCHED: u8 = 0xa5;
@@ -75,13 +82,18 @@ impl Inputs {
 
     /// The output that consists of these parts.
     pub fn expected(&self, parts: &[Part]) -> Expected {
-        let mut known: Vec<(Source, Rc<Pattern>)> = Vec::new();
+        let mut known: Vec<(Source, Rc<Patterns>)> = Vec::new();
         let mut pattern = |source| match known.iter().find(|(of, _)| *of == source) {
             Some((_, pattern)) => pattern.clone(),
             None => {
-                let pattern = Rc::new(self.pattern(source));
-                known.push((source, pattern.clone()));
-                pattern
+                let after = self.pattern(source);
+                let before = match source {
+                    Source::Untouched => after.clone(),
+                    _ => after.poison(),
+                };
+                let patterns = Rc::new(Patterns { after, before });
+                known.push((source, patterns.clone()));
+                patterns
             }
         };
         Expected(parts.iter().map(|part| (pattern(part.source), *part)).collect())
@@ -102,12 +114,8 @@ impl Expected {
     /// what they must keep.
     pub fn spoil(&self, output: &View) -> Result<(), LookError> {
         let mut at = 0;
-        for (pattern, part) in &self.0 {
-            let view = output.slice(at, part.count)?;
-            match part.source {
-                Source::Untouched => pattern.write(&view, part.start)?,
-                _ => pattern.poison().write(&view, part.start)?,
-            }
+        for (patterns, part) in &self.0 {
+            patterns.before.write(&output.slice(at, part.count)?, part.start)?;
             at += part.count;
         }
         Ok(())
@@ -117,9 +125,9 @@ impl Expected {
     pub fn compare(&self, output: &View) -> Result<Result<(), Wrong>, LookError> {
         let mut first: Option<Wrong> = None;
         let (mut wrong, mut at) = (0, 0);
-        for (pattern, part) in &self.0 {
+        for (patterns, part) in &self.0 {
             let view = output.slice(at, part.count)?;
-            if let Err(here) = pattern.compare(&view, part.start)? {
+            if let Err(here) = patterns.after.compare(&view, part.start)? {
                 wrong += here.wrong;
                 first.get_or_insert(Wrong { index: at + here.index, ..here });
             }

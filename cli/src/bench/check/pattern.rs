@@ -100,7 +100,8 @@ impl Pattern {
     /// The outer one where the view cannot be read, the inner one where an element differs.
     pub fn compare(&self, view: &View, start: u64) -> Result<Result<(), Wrong>, RangeError> {
         let size = self.dtype.size();
-        let mut found = vec![0; self.piece.len()];
+        let longest = usize::try_from(view.bytes().get()).unwrap_or(usize::MAX);
+        let mut found = vec![0; self.piece.len().min(longest)];
         let mut first = None;
         let mut wrong = 0;
         self.tiles(view, start, |offset, piece| {

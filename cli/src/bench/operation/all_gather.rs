@@ -31,7 +31,7 @@ impl Collective for AllGather {
         ranks as u64
     }
 
-    fn shape(&self, ranks: usize, count: u64) -> Shape {
+    fn shape(&self, _: usize, ranks: usize, count: u64) -> Shape {
         Shape { input: count / ranks as u64, output: count }
     }
 

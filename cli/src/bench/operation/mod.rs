@@ -8,27 +8,31 @@
 mod all_gather;
 mod all_reduce;
 mod all_to_all;
+mod all_to_all_nd;
 mod barrier;
 mod broadcast;
 mod one_sided;
 mod reduce;
 mod reduce_scatter;
+mod reduce_scatter_offset;
 mod rendezvous;
 mod sweep;
 
 pub use all_gather::AllGather;
 pub use all_reduce::AllReduce;
 pub use all_to_all::AllToAll;
+pub use all_to_all_nd::AllToAllNd;
 pub use barrier::Barrier;
 pub use broadcast::Broadcast;
 pub use one_sided::OneSided;
 pub use reduce::Reduce;
 pub use reduce_scatter::ReduceScatter;
+pub use reduce_scatter_offset::ReduceScatterOffset;
 pub use rendezvous::Rendezvous;
 pub use sweep::{Placement, Sweep};
 
 use symmem::collectives;
-use symmem::hal::types::Bytes;
+use symmem::hal::types::{Bytes, LayoutError};
 use symmem::prelude::*;
 
 use super::check::Part;
@@ -110,11 +114,20 @@ pub trait Collective: Sync {
     /// Elements of which the larger buffer holds a multiple.
     fn granule(&self, ranks: usize) -> u64;
 
-    /// The buffers, of which the larger holds `count` elements, a multiple of the granule.
-    fn shape(&self, ranks: usize, count: u64) -> Shape;
+    /// A rank's buffers, of which the larger holds `count` elements, a multiple of the granule.
+    fn shape(&self, rank: usize, ranks: usize, count: u64) -> Shape;
 
-    /// In place, the element of the larger buffer at which the smaller one begins.
-    fn in_place(&self, place: &Place) -> u64;
+    /// How the elements of input and output are arranged, all of them.
+    fn layouts(&self, place: &Place) -> Result<(Layout, Layout), LayoutError> {
+        let Shape { input, output } = place.shape;
+        Ok((Layout::flat(input), Layout::flat(output)))
+    }
+
+    /// In place, the element of the larger buffer at which the smaller one begins; for what can be
+    /// done in place.
+    fn in_place(&self, _: &Place) -> u64 {
+        0
+    }
 
     /// What the bandwidth is multiplied with to compare it with the hardware's, as nccl-tests does.
     fn bus_factor(&self, ranks: usize) -> f64;

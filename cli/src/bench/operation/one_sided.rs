@@ -34,12 +34,8 @@ impl Collective for OneSided {
         1
     }
 
-    fn shape(&self, _: usize, count: u64) -> Shape {
+    fn shape(&self, _: usize, _: usize, count: u64) -> Shape {
         Shape { input: count, output: count }
-    }
-
-    fn in_place(&self, _: &Place) -> u64 {
-        0
     }
 
     fn bus_factor(&self, _: usize) -> f64 {

@@ -42,12 +42,8 @@ impl Collective for Reduce {
         1
     }
 
-    fn shape(&self, _: usize, count: u64) -> Shape {
+    fn shape(&self, _: usize, _: usize, count: u64) -> Shape {
         Shape { input: count, output: count }
-    }
-
-    fn in_place(&self, _: &Place) -> u64 {
-        0
     }
 
     fn bus_factor(&self, _: usize) -> f64 {

@@ -37,7 +37,7 @@ impl Collective for ReduceScatter {
         ranks as u64
     }
 
-    fn shape(&self, ranks: usize, count: u64) -> Shape {
+    fn shape(&self, _: usize, ranks: usize, count: u64) -> Shape {
         Shape { input: count, output: count / ranks as u64 }
     }
 

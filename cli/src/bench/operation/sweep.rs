@@ -131,9 +131,13 @@ impl<C: Collective> Sweep<C> {
         let Placement { in_place, symmetric } = self.placement;
         let (mut input, mut output) = (Bytes::ZERO, Bytes::ZERO);
         for size in &self.sizes {
-            let shape = self.place(member, *size).shape;
-            input = input.max(self.bytes(shape.input));
-            output = output.max(self.bytes(shape.output));
+            // What is symmetric is as large on every rank, however much of it each needs.
+            for rank in 0..member.ranks() {
+                let count = size.get() / self.dtype.size() as u64;
+                let shape = self.collective.shape(rank, member.ranks(), count);
+                input = input.max(self.bytes(shape.input));
+                output = output.max(self.bytes(shape.output));
+            }
         }
         if in_place {
             let both = member.allocate(input.max(output), symmetric)?;
@@ -155,21 +159,22 @@ impl<C: Collective> Sweep<C> {
             true => self.bytes(self.collective.in_place(&place)),
             false => Bytes::ZERO,
         };
-        let view = |of, count, inner: bool| {
+        let view = |of, layout, inner: bool| {
             let offset = if inner { offset } else { Bytes::ZERO };
-            View::new(of, offset, self.dtype, Layout::flat(count))
+            View::new(of, offset, self.dtype, layout)
         };
+        let (from, to) = self.collective.layouts(&place)?;
         Ok(Buffers {
             place,
-            input: view(&memory.input, shape.input, shape.input < shape.output)?,
-            output: view(&memory.output, shape.output, shape.output < shape.input)?,
+            input: view(&memory.input, from, shape.input < shape.output)?,
+            output: view(&memory.output, to, shape.output < shape.input)?,
         })
     }
 
     fn place(&self, member: &Member<'_>, size: Bytes) -> Place {
         let count = size.get() / self.dtype.size() as u64;
         let ranks = member.ranks();
-        let shape = self.collective.shape(ranks, count);
+        let shape = self.collective.shape(member.rank(), ranks, count);
         Place { rank: member.rank(), ranks, shape, in_place: self.placement.in_place }
     }
 
@@ -327,8 +332,8 @@ mod tests {
             self.inner.granule(ranks)
         }
 
-        fn shape(&self, ranks: usize, count: u64) -> Shape {
-            self.inner.shape(ranks, count)
+        fn shape(&self, rank: usize, ranks: usize, count: u64) -> Shape {
+            self.inner.shape(rank, ranks, count)
         }
 
         fn in_place(&self, place: &Place) -> u64 {
