@@ -16,16 +16,17 @@ use crate::runner::Test;
 /// All tests of the layers that this build has.
 #[must_use]
 pub fn all() -> Vec<Test> {
-    let mut tests = Vec::new();
-    #[cfg(feature = "hal")]
-    tests.extend(hal::tests());
-    #[cfg(feature = "mem")]
-    tests.extend(mem::tests());
-    #[cfg(feature = "sync")]
-    tests.extend(sync::tests());
-    #[cfg(feature = "sync")]
-    tests.extend(streams::tests());
-    #[cfg(feature = "collectives")]
-    tests.extend(collectives::tests());
-    tests
+    let layers: &[fn() -> Vec<Test>] = &[
+        #[cfg(feature = "hal")]
+        hal::tests,
+        #[cfg(feature = "mem")]
+        mem::tests,
+        #[cfg(feature = "sync")]
+        sync::tests,
+        #[cfg(feature = "sync")]
+        streams::tests,
+        #[cfg(feature = "collectives")]
+        collectives::tests,
+    ];
+    layers.iter().flat_map(|tests| tests()).collect()
 }

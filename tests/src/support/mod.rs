@@ -1,7 +1,7 @@
 //! What several tests need.
 
 pub(crate) mod observe;
-#[cfg(feature = "collectives")]
+#[cfg(feature = "sync")]
 pub(crate) mod random;
 
 use std::time::{Duration, Instant};
