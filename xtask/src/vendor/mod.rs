@@ -17,6 +17,10 @@ use crate::summary::Summary;
 use paths::Allowed;
 use slice::Layer;
 
+/// Where the suite runs: once each way, since it is the copy that is tested, and not the layers.
+const SUITE_PLACES: [&[&str]; 3] =
+    [&["--local"], &["--ranks", "2"], &["--ranks", "3", "--threads", "--backend", "stub"]];
+
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// The highest layer to take.
@@ -44,10 +48,12 @@ pub fn run(arguments: &Arguments, summary: &mut Summary) {
     summary.tier("vendored: documents", &[docs]);
     let mut tests = vec![cargo("test")];
     if layer.has_suite() {
-        tests = vec![
-            cargo("test").args(["--exclude", "symmem-tests"]),
-            Cargo::suite(["--quiet"]).folder(&copy).options(["--quiet"]),
-        ];
+        tests = vec![cargo("test").args(["--exclude", "symmem-tests"])];
+        let suite = |place: &[&str]| {
+            let place = ["--quiet"].iter().chain(place).copied();
+            Cargo::suite(place).folder(&copy).options(["--quiet"])
+        };
+        tests.extend(SUITE_PLACES.iter().map(|place| suite(place)));
     }
     summary.tier("vendored: tests", &tests);
     summary.step("vendored: nothing outside is read", || {
