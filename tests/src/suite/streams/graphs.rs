@@ -15,6 +15,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(launches_advance_the_epoch_over_every_turn),
     test!(captured_and_never_launched_is_nothing),
     test!(a_graph_over_two_streams_leaves_the_pad_empty).at_least(2),
+    test!(copies_from_a_peer_in_a_graph),
     test!(an_unprepared_lane_is_not_captured),
     test!(one_launch_too_many_is_told).at_least(2),
     test!(another_order_of_launches_and_calls_is_told).at_least(2),
@@ -172,6 +173,37 @@ fn a_graph_over_two_streams_leaves_the_pad_empty(context: &Context) -> Verdict {
     }
     check_pad_is_empty(&group)?;
     context.meet()
+}
+
+/// Every rank counts, and gets what its neighbour has counted, in memory that only the graph holds.
+fn copies_from_a_peer_in_a_graph(context: &Context) -> Verdict {
+    let group = context.group()?;
+    let device = context.device();
+    let kernels = Kernels::new(device)?;
+    let next = context.neighbour(&group, 1)?;
+    for mode in [StreamMode::Inline, StreamMode::Worker] {
+        let Ok(stream) = device.stream(mode) else { continue };
+        let seen = Word::new(device)?;
+        stream.begin_capture()?;
+        {
+            let word = Word::new(device)?;
+            let shared = word.share(&group)?;
+            kernels.add(&stream, &word, 1)?;
+            group.barrier(Channel(0)).on(&stream)?;
+            shared.get(seen.view(), next).on(&stream)?;
+            group.barrier(Channel(0)).on(&stream)?;
+        }
+        let graph = stream.end_capture()?;
+        let mut expected = 0;
+        for launch in 0..4 {
+            graph.launch(&stream, &PATIENT)?;
+            stream.synchronize(&PATIENT)?;
+            expected = expected * 10 + 1;
+            check_eq!(seen.get()?, expected, "launch {launch}");
+        }
+    }
+    group.check()?;
+    Ok(())
 }
 
 fn an_unprepared_lane_is_not_captured(context: &Context) -> Verdict {

@@ -147,6 +147,10 @@ impl Word {
         Ok(Word { view: shared.remote(rank)? })
     }
 
+    pub(super) fn view(&self) -> &View {
+        &self.view
+    }
+
     #[track_caller]
     pub(super) fn get(&self) -> Result<u64, TestError> {
         let mut value = [0];
