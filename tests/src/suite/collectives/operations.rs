@@ -10,6 +10,7 @@ use symmem_mem::{Options, Tensor};
 use symmem_sync::Lanes as _;
 
 use super::harness::{Bench, Case, Placement, affordable, run};
+use super::sizes::least_workspace;
 use crate::model::collective::{Dims, Shape, parts};
 use crate::runner::{Context, Test, Verdict, options};
 use crate::support::random::Random;
@@ -21,7 +22,8 @@ pub(super) const TESTS: &[Test] = &[
     test!(small_parts).seconds(120),
     test!(parts_around_every_threshold).seconds(240),
     test!(large_parts_in_every_place).seconds(120),
-    test!(outputs_that_no_cache_holds).ranks(1, 4).seconds(120),
+    test!(many_pieces).ranks(1, 4).seconds(120),
+    test!(outputs_that_no_cache_holds).ranks(1, 2).seconds(120),
     test!(parts_at_any_offset).seconds(120),
     test!(every_root),
     test!(along_the_last_dimension).seconds(120),
@@ -138,6 +140,26 @@ fn large_parts_in_every_place(context: &Context) -> Verdict {
     for operation in operations() {
         let case = Case::of(operation, DType::F32, ReduceOp::Avg, count);
         bench.check_placed(Case { root: context.size() - 1, ..case }, &Placement::ALL)?;
+    }
+    Ok(())
+}
+
+/// With the least workspace there can be, all but tiny parts take many pieces, through room for two.
+fn many_pieces(context: &Context) -> Verdict {
+    let workspace = least_workspace(context)?;
+    let group = context.group_with(&Options { workspace, ..options(context.size()) })?;
+    let chunk = group.lane()?.layout().chunk_capacity().get();
+    let ranks = context.size() as u64;
+    let most = if ranks > 8 { 4 * chunk } else { 60 * chunk };
+    let bench = Bench::new(context, group, most + 8)?;
+    for operation in operations().chain([Operation::AllReduce]) {
+        let (inputs, outputs) = parts(operation, ranks);
+        for count in [most / inputs.max(outputs), most / inputs.max(outputs) / 3 + 1] {
+            let case = Case::of(operation, DType::U8, ReduceOp::Sum, count);
+            for root in [0, context.size() - 1] {
+                bench.check_placed(Case { root, ..case }, &Placement::ALL)?;
+            }
+        }
     }
     Ok(())
 }
