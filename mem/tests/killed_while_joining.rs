@@ -102,7 +102,8 @@ fn play(member: &Member) -> Result<(), Failed> {
             }
         }
         (of, Some(step)) => {
-            let group = (of == "meeting").then(|| member.join(&PATIENT)).transpose()?.transpose()?;
+            let group =
+                (of == "meeting").then(|| member.join(&PATIENT)).transpose()?.transpose()?;
             group.iter().try_for_each(|group| exchange(group).map(drop))?;
             let store = member.store()?;
             let tensor = group.as_ref().map(|g| Tensor::<u32>::zeros(g.device(), &[10]));

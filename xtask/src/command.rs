@@ -165,6 +165,13 @@ pub fn target_dir() -> PathBuf {
     workspace().join(set.unwrap_or_else(|| "target".into()))
 }
 
+/// Where cargo keeps what it downloads.
+pub fn cargo_home() -> Result<PathBuf, String> {
+    let set = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let default = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo"));
+    set.or_else(default).ok_or_else(|| "neither CARGO_HOME nor HOME is set".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,6 +2,7 @@
 
 mod command;
 mod features;
+mod package;
 mod sanitize;
 mod summary;
 mod test;
@@ -58,10 +59,7 @@ fn main() -> ExitCode {
             sanitize::run(sanitize::Sanitizer::Thread, &mut summary);
         }
         Task::Features => features::run(&mut summary),
-        Task::Package => {
-            let package = Cargo::new("package").args(["--quiet", "--workspace"]);
-            summary.tier("packages", &[package]);
-        }
+        Task::Package => package::run(&mut summary),
         Task::VendorCheck(arguments) => vendor::run(&arguments, &mut summary),
     }
     summary.print();

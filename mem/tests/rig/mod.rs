@@ -130,7 +130,12 @@ impl Member {
         match play(self) {
             Ok(()) => ExitCode::SUCCESS,
             Err(e) => {
-                eprintln!("rank {} ({}): {}", self.rank, self.part, e.message().unwrap_or("failed"));
+                eprintln!(
+                    "rank {} ({}): {}",
+                    self.rank,
+                    self.part,
+                    e.message().unwrap_or("failed")
+                );
                 ExitCode::FAILURE
             }
         }

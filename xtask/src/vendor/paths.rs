@@ -7,6 +7,8 @@ use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
+use crate::command::cargo_home;
+
 /// Where files may come from: the copy, what was generated, dependencies' sources, the toolchain.
 #[derive(Debug)]
 pub struct Allowed {
@@ -16,13 +18,10 @@ pub struct Allowed {
 
 impl Allowed {
     pub fn new(copy: &Path, target: &Path) -> Result<Self, String> {
-        let home = std::env::var_os("CARGO_HOME")
-            .map(PathBuf::from)
-            .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
         let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output();
         let sysroot = sysroot.map_err(|e| format!("rustc: {e}"))?.stdout;
         let sysroot = PathBuf::from(String::from_utf8_lossy(&sysroot).trim());
-        let registry = home.ok_or("neither CARGO_HOME nor HOME is set")?.join("registry");
+        let registry = cargo_home()?.join("registry");
         let roots = vec![copy.to_owned(), target.to_owned(), registry, sysroot];
         Ok(Allowed { copy: copy.to_owned(), roots })
     }

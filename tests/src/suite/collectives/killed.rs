@@ -23,10 +23,7 @@ use crate::{check, check_eq, check_err, test};
 pub(super) const TESTS: &[Test] = &[
     test!(while_it_waits_for_another).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
     test!(the_first_rank).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
-    test!(before_an_operation_and_after_one)
-        .ranks(2, 8)
-        .only_as(&[Mode::Processes])
-        .isolated(),
+    test!(before_an_operation_and_after_one).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
     test!(at_any_moment).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
     test!(other_groups_go_on_without_it).ranks(3, 8).only_as(&[Mode::Processes]).isolated(),
 ];

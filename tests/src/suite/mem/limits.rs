@@ -106,10 +106,8 @@ fn one_rank_has_no_memory_for_the_group(context: &Context) -> Verdict {
         let options = options(context.size());
         let made = world.subgroup(world.ranks()).options(options).create(&world.wait());
         drop(limited);
-        let error = check_err!(
-            made,
-            SubgroupError::Rendezvous { cause: RendezvousError::Map { .. }, .. }
-        );
+        let error =
+            check_err!(made, SubgroupError::Rendezvous { cause: RendezvousError::Map { .. }, .. });
         check_eq!(error.ranks(), RankSet::one(who));
         check_eq!(error.kind(), if mine { Kind::Exhausted } else { Kind::System });
         let text = error.to_string();

@@ -97,7 +97,8 @@ fn a_name_is_used_again_by_other_ranks(context: &Context) -> Verdict {
             for view in handle.remotes()? {
                 found.extend(Tensor::<u64>::try_from(view)?.to_vec()?);
             }
-            let mut expected: Vec<_> = (size - ranks..size).map(|r| (n * 1000 + r) as u64).collect();
+            let mut expected: Vec<_> =
+                (size - ranks..size).map(|r| (n * 1000 + r) as u64).collect();
             if n == 2 {
                 expected.reverse();
             }

@@ -2,9 +2,7 @@
 
 use symmem_hal::types::{Bytes, Rank, RankSet};
 use symmem_hal::{Fault as _, Kind, Wait};
-use symmem_mem::{
-    Group, Options, OptionsError, RankError, RendezvousError, SubgroupError, Tensor,
-};
+use symmem_mem::{Group, Options, OptionsError, RankError, RendezvousError, SubgroupError, Tensor};
 use symmem_sync::{Channel, SignalError, Signals as _};
 
 use super::{Bench, settle};

@@ -1,7 +1,7 @@
 //! Signals between pairs of ranks, and what they order.
 
-use symmem_hal::{StreamMode, Wait};
 use symmem_hal::types::{BackendKind, Bytes, DType, Layout};
+use symmem_hal::{StreamMode, Wait};
 use symmem_mem::{Group, MemoryPool, SymmetricMemory, Tensor, View};
 use symmem_sync::{Channel, SignalError, Signals as _};
 
