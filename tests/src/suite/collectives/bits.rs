@@ -74,7 +74,7 @@ fn a_value_does_not_depend_on_the_size_of_its_message(context: &Context) -> Verd
         for length in [bytes / 2 - 1, bytes / 2, bytes / 2 + 1] {
             // From the front, from the back, and from an odd place between.
             let room = count - length;
-            for start in [0, room, (room / 2 | 1).min(room)] {
+            for start in [0, room, ((room / 2) | 1).min(room)] {
                 let (part, out) = (whole.x.slice(start, length)?, y.slice(start, length)?);
                 let by = Algorithm::of(Operation::AllReduce);
                 let named = by[(n + length as usize) % by.len()];
