@@ -18,7 +18,12 @@ pub(crate) struct Hub {
 
 #[derive(Debug, Default)]
 struct State {
-    rounds: HashMap<RoundKey, Meeting>,
+    /// The meetings that still wait for members. One that is over is in nobody's way: who comes
+    /// later begins a new one.
+    open: HashMap<RoundKey, u64>,
+    /// Those too whose members have not all had their answer.
+    meetings: HashMap<u64, Meeting>,
+    next: u64,
     /// Global ranks that have ended, in the order in which they did.
     lost: Vec<u32>,
 }
@@ -26,11 +31,9 @@ struct State {
 #[derive(Debug)]
 struct Meeting {
     parts: Vec<Option<Part>>,
-    /// How many members have come, and how many have their answer. A meeting is forgotten when
-    /// both are all; one that failed is kept for those who come late.
-    come: usize,
-    answered: usize,
-    failed: Option<ExchangeError>,
+    /// How many members have come and have no answer yet.
+    waiting: usize,
+    outcome: Option<Result<(), ExchangeError>>,
 }
 
 impl Hub {
@@ -68,64 +71,75 @@ impl Exchange for LocalExchange {
         });
         let Round { key, members, me, part } = round;
         let mut state = self.hub.state.lock();
-        let meeting = state.rounds.entry(key).or_insert_with(|| Meeting {
-            parts: members.iter().map(|_| None).collect(),
-            come: 0,
-            answered: 0,
-            failed: None,
+        let State { open, meetings, next, .. } = &mut *state;
+        let id = *open.entry(key).or_insert_with(|| {
+            *next += 1;
+            *next
         });
-        meeting.come += 1;
+        let meeting = meetings.entry(id).or_insert_with(|| Meeting {
+            parts: members.iter().map(|_| None).collect(),
+            waiting: 0,
+            outcome: None,
+        });
+        meeting.waiting += 1;
         match meeting.parts.get_mut(me) {
             Some(place @ None) => *place = Some(part),
-            _ => meeting.failed = Some(ExchangeError::Duplicate { rank: index(me) }),
+            _ => meeting.outcome = Some(Err(ExchangeError::Duplicate { rank: index(me) })),
         }
-        if meeting.come == members.len() || meeting.failed.is_some() {
-            self.hub.changed.notify_all();
+        if meeting.outcome.is_none() && meeting.parts.iter().all(Option::is_some) {
+            meeting.outcome = Some(Ok(()));
         }
         loop {
-            let State { rounds, lost } = &mut *state;
+            let State { open, meetings, lost, .. } = &mut *state;
             // The entry stays until this member, too, has its answer.
-            let Some(meeting) = rounds.get_mut(&key) else {
+            let Some(meeting) = meetings.get_mut(&id) else {
                 return Err(ExchangeError::system("meeting", "forgotten"));
             };
-            if meeting.failed.is_none() && meeting.come < members.len() {
-                let missing = || {
-                    meeting.parts.iter().enumerate().filter(|(_, p)| p.is_none()).map(|(i, _)| i)
-                };
-                // Whoever ended first is the cause; others may have ended because of it.
-                let order = |i: usize| lost.iter().position(|rank| *rank == members[i]);
-                let ended = missing().filter_map(|i| Some((order(i)?, i))).min().map(|(_, i)| i);
-                meeting.failed = if let Some(rank) = ended {
-                    Some(ExchangeError::Lost { rank: index(rank) })
-                } else if wait.is_cancelled() {
-                    Some(ExchangeError::Cancelled)
-                } else if Instant::now() >= deadline {
-                    let missing = missing().map(index).collect();
-                    Some(ExchangeError::Missing {
-                        missing,
-                        allowed: wait.duration(),
-                        hosts: Vec::new(),
-                    })
-                } else {
-                    None
-                };
-                if meeting.failed.is_none() {
-                    self.hub.changed.wait_until(&mut state, deadline);
-                    continue;
-                }
+            if meeting.outcome.is_none() {
+                meeting.outcome = meeting.ended(members, lost, wait, deadline).map(Err);
+            }
+            let Some(outcome) = &meeting.outcome else {
+                self.hub.changed.wait_until(&mut state, deadline);
+                continue;
+            };
+            if open.get(&key) == Some(&id) {
+                open.remove(&key);
                 self.hub.changed.notify_all();
             }
-            let answer = match &meeting.failed {
-                Some(error) => Err(error.clone()),
-                None => {
-                    Ok(meeting.parts.iter().enumerate().map(|(i, p)| share(p, i == me)).collect())
-                }
-            };
-            meeting.answered += 1;
-            if meeting.answered == members.len() {
-                rounds.remove(&key);
+            let answer = outcome.clone().map(|()| {
+                meeting.parts.iter().enumerate().map(|(i, p)| share(p, i == me)).collect()
+            });
+            meeting.waiting -= 1;
+            if meeting.waiting == 0 {
+                meetings.remove(&id);
             }
             return answer;
+        }
+    }
+}
+
+impl Meeting {
+    /// Why it ends without all its members, if it does.
+    fn ended(
+        &self,
+        members: &[u32],
+        lost: &[u32],
+        wait: &Wait,
+        deadline: Instant,
+    ) -> Option<ExchangeError> {
+        let missing = || self.parts.iter().enumerate().filter(|(_, p)| p.is_none()).map(|(i, _)| i);
+        // Whoever ended first is the cause; others may have ended because of it.
+        let order = |i: usize| lost.iter().position(|rank| *rank == members[i]);
+        let ended = missing().filter_map(|i| Some((order(i)?, i))).min();
+        if let Some((_, rank)) = ended {
+            Some(ExchangeError::Lost { rank: index(rank) })
+        } else if wait.is_cancelled() {
+            Some(ExchangeError::Cancelled)
+        } else if Instant::now() >= deadline {
+            let (missing, allowed) = (missing().map(index).collect(), wait.duration());
+            Some(ExchangeError::Missing { missing, allowed, hosts: Vec::new() })
+        } else {
+            None
         }
     }
 }
@@ -150,8 +164,15 @@ mod tests {
     use super::*;
     use symmem_hal::CancelToken;
 
+    impl Hub {
+        fn is_empty(&self) -> bool {
+            let state = self.state.lock();
+            state.open.is_empty() && state.meetings.is_empty()
+        }
+    }
+
     fn key(sequence: u64) -> RoundKey {
-        RoundKey { group: 1, generation: 0, sequence }
+        RoundKey { group: 1, generation: 0, number: sequence }
     }
 
     fn round(members: &[u32], me: usize, sequence: u64) -> Round<'_> {
@@ -176,11 +197,11 @@ mod tests {
                 });
             }
         });
-        assert!(hub.state.lock().rounds.is_empty());
+        assert!(hub.is_empty());
     }
 
     #[test]
-    fn a_missing_rank_is_named_on_every_rank_even_on_the_late_one() {
+    fn a_missing_rank_is_named_to_all_who_came_and_comes_to_the_next_round() {
         let hub = Arc::new(Hub::new());
         let members = [0, 1, 2];
         let gather =
@@ -191,8 +212,14 @@ mod tests {
             assert!(expected(&gather(2, Wait::millis(30)).unwrap_err()));
             assert!(expected(&patient.join().unwrap().unwrap_err()));
         });
-        assert!(expected(&gather(1, Wait::seconds(20)).unwrap_err()));
-        assert!(hub.state.lock().rounds.is_empty());
+        assert!(hub.is_empty());
+        std::thread::scope(|s| {
+            let late = s.spawn(|| gather(1, Wait::seconds(20)));
+            let others = [0, 2].map(|me| s.spawn(move || gather(me, Wait::seconds(20))));
+            late.join().unwrap().unwrap();
+            others.into_iter().for_each(|other| drop(other.join().unwrap().unwrap()));
+        });
+        assert!(hub.is_empty());
     }
 
     #[test]
@@ -203,7 +230,7 @@ mod tests {
             let waiting = s.spawn(|| {
                 LocalExchange { hub: hub.clone() }.gather(round(&members, 0, 0), &Wait::seconds(60))
             });
-            while hub.state.lock().rounds.is_empty() {
+            while hub.is_empty() {
                 std::thread::yield_now();
             }
             hub.mark_lost(1);
@@ -217,7 +244,7 @@ mod tests {
                 let hub = hub.clone();
                 move || LocalExchange { hub }.gather(round(&members, 0, 0), &wait)
             });
-            while hub.state.lock().rounds.is_empty() {
+            while hub.is_empty() {
                 std::thread::yield_now();
             }
             token.cancel();

@@ -18,13 +18,15 @@ use serde::{Deserialize, Serialize};
 use symmem_hal::types::RankSet;
 use symmem_hal::{Fault, Kind, Memory, Shareable, Wait};
 
-/// Names one round. Members that disagree about which round they are in never meet; what they
-/// disagree about travels inside, so the sequence number is all that counts them.
+/// Names one round: which of its group's current call. What members disagree about, which call it is
+/// among it, travels inside, so that they meet and learn of it. A round that is over is forgotten, and
+/// who comes later begins it anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct RoundKey {
     pub group: u64,
     pub generation: u32,
-    pub sequence: u64,
+    /// Counted within a call.
+    pub number: u64,
 }
 
 /// Something mappable that travels with a part.

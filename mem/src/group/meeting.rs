@@ -14,10 +14,10 @@ use crate::rendezvous::{self, RendezvousError};
 /// have one order.
 ///
 /// Rounds are counted within a call, so that a member whose part in a call ended early, for want of
-/// descriptors say, meets the others again in the next call.
+/// descriptors or of patience say, meets the others again in its next call: their records differ in
+/// the ordinal, which is an error on all, and all go on from the highest.
 #[derive(Debug, Default)]
 pub(crate) struct Sequence {
-    call: u64,
     round: u64,
     ordinal: u64,
 }
@@ -29,14 +29,12 @@ impl Sequence {
     }
 
     fn next_call(&mut self) {
-        self.call += 1;
         self.round = 0;
     }
 
-    /// No call has more than a handful.
     pub(super) fn next_round(&mut self) -> u64 {
         self.round += 1;
-        self.call << 8 | self.round
+        self.round
     }
 }
 
@@ -83,11 +81,8 @@ impl Group {
         wait: &Wait,
     ) -> Result<Vec<Part>, ExchangeError> {
         let world = &self.0.world;
-        let key = RoundKey {
-            group: self.0.id,
-            generation: world.generation,
-            sequence: turn.next_round(),
-        };
+        let key =
+            RoundKey { group: self.0.id, generation: world.generation, number: turn.next_round() };
         world.exchange.gather(Round { key, members: &self.0.members, me: self.0.me, part }, wait)
     }
 
@@ -100,8 +95,9 @@ impl Group {
     ) -> Result<(), RendezvousError> {
         let mut record = Record::new(about, &self.0.options, &self.0.device);
         let mut gather = |part| self.gather(turn, part, wait);
-        rendezvous::agree(&mut gather, &self.0.world.ledger, &mut record, None)?;
-        Ok(())
+        let agreed = rendezvous::agree(&mut gather, &self.0.world.ledger, &mut record, None);
+        turn.ordinal = turn.ordinal.max(record.equal.ordinal);
+        agreed.map(|_| ())
     }
 
     pub(crate) fn exchange_memory(
@@ -114,7 +110,7 @@ impl Group {
         let mut record = Record::new(about, &self.0.options, &self.0.device);
         let mut gather = |part| self.gather(turn, part, wait);
         let import = |handle, _| import(&self.0.device, handle, memory.bytes());
-        let (memories, _) = rendezvous::exchange_memory(
+        let exchanged = rendezvous::exchange_memory(
             &mut gather,
             &self.0.world.ledger,
             &mut record,
@@ -122,7 +118,8 @@ impl Group {
             self.0.world.threads,
             self.0.me,
             &import,
-        )?;
-        Ok(memories)
+        );
+        turn.ordinal = turn.ordinal.max(record.equal.ordinal);
+        exchanged.map(|(memories, _)| memories)
     }
 }

@@ -186,11 +186,8 @@ impl Group {
         world.register.add(id, scope, members.clone(), &status);
         let mut sequence = Sequence::default();
         let mut gather = |part| {
-            let key = RoundKey {
-                group: id,
-                generation: world.generation,
-                sequence: sequence.next_round(),
-            };
+            let key =
+                RoundKey { group: id, generation: world.generation, number: sequence.next_round() };
             world.exchange.gather(Round { key, members: &members, me, part }, wait)
         };
         // A rank without the memory still comes, so that the others need not wait for it.

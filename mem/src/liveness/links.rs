@@ -39,7 +39,9 @@ struct State {
     /// By global rank. Two rounds at once may each have made a link to the same peer; either
     /// closing means the same.
     links: HashMap<u32, Vec<Link>>,
-    lost: Vec<u32>,
+    /// Global ranks whose process has ended, in the order in which that was seen; where a process
+    /// cannot be watched, its link's end counts.
+    ended: Vec<u32>,
     /// Processes that are lost and not known to have ended, by global rank.
     dying: Vec<Dying>,
     watching: bool,
@@ -66,9 +68,10 @@ impl Links {
         self.inner.state.lock().links.keys().copied().collect()
     }
 
-    /// If a global rank's process has ended: as which of those that have.
+    /// If a global rank's process has ended: as which of those that have. One that has only closed
+    /// its link may come again, to the next run of the name.
     pub(crate) fn lost_order(&self, global: u32) -> Option<usize> {
-        self.inner.state.lock().lost.iter().position(|rank| *rank == global)
+        self.inner.state.lock().ended.iter().position(|rank| *rank == global)
     }
 
     /// Adds a link to a peer and, if there is one, a descriptor of its process.
@@ -160,9 +163,11 @@ impl Inner {
     fn let_go(&self, peer: u32) -> bool {
         let mut state = self.state.lock();
         let Some(links) = state.links.remove(&peer) else { return false };
-        state.lost.push(peer);
         let process = links.iter().find_map(|link| link.process.clone());
         let unknown = process.is_none();
+        if unknown {
+            state.ended.push(peer);
+        }
         state.dying.extend(process.map(|process| (peer, process)));
         drop(state);
         self.register.lost(peer);
@@ -248,7 +253,10 @@ fn watch_loop(inner: &Arc<Inner>) {
         }
         let ended = dying.iter().zip(&ready[1 + 2 * watched.len()..]).filter(|(_, ended)| **ended);
         for ((peer, process), _) in ended {
-            inner.state.lock().dying.retain(|(_, awaited)| !Arc::ptr_eq(awaited, process));
+            let mut state = inner.state.lock();
+            state.dying.retain(|(_, awaited)| !Arc::ptr_eq(awaited, process));
+            state.ended.push(*peer);
+            drop(state);
             inner.register.gone(*peer);
         }
     }

@@ -289,6 +289,7 @@ impl Fault for NotSymmetric {
 }
 
 /// A meeting's agreement: everybody's record, compared. What all have let go of returns to pools.
+/// Afterwards this rank's record has the highest of all ordinals.
 pub(crate) fn agree(
     gather: &mut dyn FnMut(Part) -> Result<Vec<Part>, ExchangeError>,
     ledger: &Ledger,
@@ -307,6 +308,8 @@ pub(crate) fn agree(
     let reports: Vec<_> =
         records.iter_mut().map(|r| core::mem::take(&mut r.reported.let_go)).collect();
     ledger.settle(&record.equal.members, &reports);
+    let ordinals = records.iter().map(|r| r.equal.ordinal);
+    record.equal.ordinal = ordinals.max().unwrap_or(record.equal.ordinal);
     compare(&records)?;
     Ok((parts, records))
 }

@@ -18,6 +18,7 @@ use crate::{check, check_eq, check_err, test};
 pub(super) const TESTS: &[Test] = &[
     test!(a_rank_missing_from_a_rendezvous_is_named).at_least(2).isolated(),
     test!(a_rank_missing_from_a_new_group_is_named).at_least(2).isolated(),
+    test!(ranks_meet_again_after_one_gave_up_alone).at_least(2),
     test!(the_first_deadline_is_everybodys).at_least(3).isolated(),
     test!(a_cancelled_meeting_is_cancelled_for_all).at_least(2).isolated(),
     test!(a_stopped_rank_holds_up_nobody_beyond_the_bound)
@@ -69,6 +70,29 @@ fn a_rank_missing_from_a_new_group_is_named(context: &Context) -> Verdict {
         return Err(TestError::failed("not of the meeting"));
     };
     check_named(context, &error, last)
+}
+
+/// A rank that gave up before the others came is one call ahead of them. All learn that in the next
+/// meeting, and the one after it succeeds.
+fn ranks_meet_again_after_one_gave_up_alone(context: &Context) -> Verdict {
+    let group = context.group()?;
+    let views = [bytes_view(context, 100)?, bytes_view(context, 100)?, bytes_view(context, 100)?];
+    for (round, view) in views.iter().enumerate() {
+        context.step(format_args!("round {round}"));
+        let hasty = round % context.size();
+        if context.rank() == hasty {
+            let found = group.rendezvous(view, &Wait::timeout(context.brief()));
+            check_err!(found, RendezvousError::Exchange(ExchangeError::Missing { .. }));
+        }
+        context.meet()?;
+        let found = group.rendezvous(view, &PATIENT);
+        let error = check_err!(found, RendezvousError::Mismatch(_));
+        check!(error.to_string().contains("the rendezvous ordinal"), "{error}");
+        context.same(format_args!("round {round}"), error.to_string());
+        group.rendezvous(view, &PATIENT)?;
+    }
+    group.check()?;
+    Ok(())
 }
 
 /// Ranks with more patience do not stay behind in a meeting that one has given up.
