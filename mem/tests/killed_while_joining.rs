@@ -10,7 +10,7 @@ mod rig;
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
 use rig::{Failed, Member, PATIENT, Runs, exchange};
@@ -174,14 +174,7 @@ fn linking() -> Result<(), Failed> {
         let runs = Runs::new("linking", 2)?;
         let part = format!("linking {step}");
         let victim = runs.start(0, &part)?;
-        // The token, and what who leads tells other hosts.
-        let deadline = Instant::now() + PATIENT.duration();
-        while runs.keys() < 3 {
-            if Instant::now() >= deadline {
-                return Err("rank 0 does not lead".into());
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        runs.await_leader()?;
         let other = runs.start(1, "misses")?;
         died(victim, &part)?;
         other.ends_well(1)?;

@@ -47,6 +47,8 @@
 //! }
 //! ```
 
+#[cfg(all(test, feature = "collectives"))]
+mod coverage;
 #[cfg(feature = "collectives")]
 pub mod model;
 pub mod runner;

@@ -39,10 +39,16 @@ impl Runs {
         Ok(Runs { name: format!("{name}-{}", std::process::id()), ranks, server })
     }
 
-    /// What the store holds.
-    #[allow(dead_code, reason = "not every program looks")]
-    pub fn keys(&self) -> u64 {
-        self.server.stats().keys
+    /// Waits until a rank leads the meetings: the store has the token and, for other hosts, this one.
+    pub fn await_leader(&self) -> Result<(), Failed> {
+        let deadline = Instant::now() + PATIENT.duration();
+        while self.server.stats().keys < 3 {
+            if Instant::now() >= deadline {
+                return Err("nobody leads".into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 
     /// Makes a command that runs this program into one that runs it as a rank.

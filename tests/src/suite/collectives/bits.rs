@@ -59,7 +59,8 @@ fn a_value_does_not_depend_on_the_size_of_its_message(context: &Context) -> Verd
     let group = context.group_with(&Options { workspace, ..options(context.size()) })?;
     let (layout, stream) = (*group.lane()?.layout(), stream_of(&group)?);
     let (packets, chunk) = (layout.packet_capacity().get(), layout.chunk_capacity().get());
-    let count = affordable(context, 3 * chunk / 2 + 400);
+    // Enough for some of the sizes, also where many ranks share the cores.
+    let count = affordable(context, 3 * chunk / 2 + 400).max(128 * context.size() as u64);
     let whole = Whole::new(context, group, count)?;
     let (group, size) = (&whole.group, context.size() as u64);
     let mut sizes = BTreeSet::from([2, packets, chunk, 2 * chunk, 128 * size, 256 * size]);

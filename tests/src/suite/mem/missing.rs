@@ -22,7 +22,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(the_first_deadline_is_everybodys).at_least(3).isolated(),
     test!(a_cancelled_meeting_is_cancelled_for_all).at_least(2).isolated(),
     test!(a_stopped_rank_holds_up_nobody_beyond_the_bound)
-        .ranks(2, 8)
+        .ranks(2, 4)
         .only_as(&[Mode::Processes])
         .isolated(),
     test!(the_first_rank_dies).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),

@@ -174,8 +174,8 @@ fn what_lies_in_memory_is_no_signal(context: &Context) -> Verdict {
     let (next, previous) =
         (context.neighbour(&group, 1)?, context.neighbour(&group, context.size() - 1)?);
     let brief = Wait::millis(1);
-    let large = if context.size() > 8 { 1 << 20 } else { 17 << 20 };
-    for (round, bytes) in (0..).zip([4096, large, 4096, 0, 4096, large]) {
+    let large = if context.size() > 4 { 1 << 20 } else { 17 << 20 };
+    for (round, bytes) in (0..).zip([4096, large, 4096, 0, 4096]) {
         let block = pool.empty::<u8>(&[bytes])?;
         let handle = group.rendezvous(&block, &group.wait())?;
         block.write(&vec![1; bytes as usize])?;
