@@ -4,7 +4,7 @@
 //! memory and its peers'. Regions that different ranks write, or that one rank writes and many
 //! poll, begin on lines of their own.
 //!
-//! A workspace holds, in this order: the control page, the doorbell, this rank's private tables,
+//! A workspace holds, in this order: the control page, the doorbell, the states of channels and lanes,
 //! the barrier words, and the lanes. A lane holds the entry word and the epoch, then for each
 //! parity the front (header, then packets, so that a tiny message travels in the header's line) and
 //! the flag, then the staging.
@@ -45,7 +45,6 @@ pub struct Layout {
     pub(crate) lost: u64,
     pub(crate) left: u64,
     pub(crate) record: u64,
-    pub(crate) table: u64,
     pub(crate) channel_states: u64,
     pub(crate) fault: u64,
     pub(crate) barriers: u64,
@@ -60,7 +59,8 @@ pub struct Layout {
     pub(crate) staging_unit: u64,
 }
 
-/// Where one rank's pad and workspace are in the reader's addresses.
+/// Where one rank's pad and workspace are in the reader's addresses. Never in memory that peers have
+/// mapped: kernels follow it.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub(crate) struct Bases {
@@ -143,9 +143,7 @@ impl Layout {
         let lost = LOST;
         let left = lost + ranks.div_ceil(64) * 8;
         let record = lost + round(2 * ranks.div_ceil(64) * 8, LINE);
-        let table = record + round(Record::words(world) as u64 * 8, LINE);
-        let channel_states =
-            table + round(size_of::<Layout>() as u64 + ranks * size_of::<Bases>() as u64, LINE);
+        let channel_states = record + round(Record::words(world) as u64 * 8, LINE);
         let fault =
             channel_states + round(u64::from(channels) * size_of::<ChannelWords>() as u64, LINE);
         let barriers = fault + round(8 + u64::from(channels) * Self::fault_bytes(ranks), LINE);
@@ -187,7 +185,6 @@ impl Layout {
             lost,
             left,
             record,
-            table,
             channel_states,
             fault,
             barriers,
@@ -261,15 +258,8 @@ mod tests {
                 for workspace in [Bytes::mib(2), Bytes::mib(32), Bytes::mib(256)] {
                     let l =
                         Layout::new(0, world, Bytes::new(9216), workspace, lanes, false).unwrap();
-                    let order = [
-                        LOST,
-                        l.record,
-                        l.table,
-                        l.channel_states,
-                        l.fault,
-                        l.barriers,
-                        l.first_lane,
-                    ];
+                    let order =
+                        [LOST, l.record, l.channel_states, l.fault, l.barriers, l.first_lane];
                     assert!(order.is_sorted() && order.iter().all(|o| o % LINE == 0), "{l:?}");
                     assert!(l.first_lane + u64::from(lanes) * l.lane_bytes <= workspace.get());
                     assert!(

@@ -133,7 +133,7 @@ impl<'a> PutWithSignal<'a> {
         }
         let shared = Shared::of(group).map_err(SignalError::from)?;
         let args = PutArgs {
-            signal: SignalArgs { table: shared.table, channel: channel.0, peer: index },
+            signal: SignalArgs { table: shared.table.base(), channel: channel.0, peer: index },
             source: source.ptr(),
             target: remote.ptr(),
             bytes: source.bytes().get(),

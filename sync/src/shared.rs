@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use parking_lot::Mutex;
 use symmem_hal::types::{Bytes, Rank, RankSet, Scope};
 use symmem_hal::{
-    Device, DeviceError, DevicePtr, Event, Fault, Function, Health, KeepAlive, Kind, Launch,
+    AllocError, Device, DeviceError, Event, Fault, Function, Health, KeepAlive, Kind, Launch,
     LoadError, Memory, Module, Stream, StreamOrder, SyncError, Wait,
 };
 use symmem_mem::call::{Called, Issued, Operation, Signature};
@@ -26,7 +26,8 @@ use crate::signals::{Channel, SignalError, fault};
 /// A group's lanes and channels, on one rank.
 pub(crate) struct Shared {
     pub(crate) layout: Layout,
-    pub(crate) table: DevicePtr,
+    /// What kernels find everything by: memory of this process alone, since they follow its addresses.
+    pub(crate) table: Memory,
     pub(crate) lanes: Vec<LaneState>,
     pub(crate) orders: Mutex<HashMap<OrderKey, StreamOrder>>,
     pub(crate) stream: Stream,
@@ -66,6 +67,9 @@ pub enum PrepareError {
     /// Its workspace is too small.
     #[error(transparent)]
     Workspace(#[from] WorkspaceTooSmall),
+    /// There is no memory for its tables.
+    #[error(transparent)]
+    Alloc(#[from] Arc<AllocError>),
     /// Its device has no stream for it.
     #[error(transparent)]
     Device(#[from] Arc<DeviceError>),
@@ -84,6 +88,7 @@ impl Fault for PrepareError {
     fn kind(&self) -> Kind {
         match self {
             PrepareError::Workspace(e) => e.kind(),
+            PrepareError::Alloc(e) => e.kind(),
             PrepareError::Device(e) => e.kind(),
             PrepareError::Load(e) => e.kind(),
             PrepareError::SlotTaken => Kind::Unsupported,
@@ -95,6 +100,12 @@ impl Fault for PrepareError {
 impl From<DeviceError> for PrepareError {
     fn from(error: DeviceError) -> Self {
         PrepareError::Device(Arc::new(error))
+    }
+}
+
+impl From<AllocError> for PrepareError {
+    fn from(error: AllocError) -> Self {
+        PrepareError::Alloc(Arc::new(error))
     }
 }
 
@@ -131,11 +142,10 @@ impl Shared {
         let regions = group.regions().to_vec();
         let start = group.workspace_ptr(me).get() - group.pad_ptr(me).get();
         let mine = &regions[me];
-        write_table(group, &layout, mine, start);
+        let table = make_table(group, &layout)?;
         let control = Control { memory: mine.clone(), start, layout, scope: group.scope() };
-        let table = DevicePtr::new(group.workspace_ptr(me).get() + layout.table);
         let stream = device.default_stream()?;
-        open_lanes(&stream, module.function("open_lanes")?, table, group)?;
+        open_lanes(&stream, module.function("open_lanes")?, &table, group)?;
         let told = control.clone();
         group.status().set_probe(move || told.failure());
         let (status, lost) = (Arc::downgrade(group.status()), control.clone());
@@ -240,11 +250,11 @@ impl Health for Shared {
 fn open_lanes(
     stream: &Stream,
     function: Function,
-    table: DevicePtr,
+    table: &Memory,
     group: &Group,
 ) -> Result<(), PrepareError> {
-    let args = SignalArgs { table, channel: 0, peer: 0 };
-    let keep: [KeepAlive; 1] = [Arc::new(group.regions().to_vec())];
+    let args = SignalArgs { table: table.base(), channel: 0, peer: 0 };
+    let keep: [KeepAlive; 2] = [Arc::new(group.regions().to_vec()), Arc::new(table.clone())];
     let wait = group.wait();
     // SAFETY: the kernel takes SignalArgs; the table was written above, and the regions it leads
     // to are kept until the launch has run.
@@ -267,15 +277,17 @@ fn mark_all(streams: &[Stream], device: &Device) -> Vec<Event> {
     .collect()
 }
 
-fn write_table(group: &Group, layout: &Layout, mine: &Memory, start: u64) {
+fn make_table(group: &Group, layout: &Layout) -> Result<Memory, PrepareError> {
     let mut table = bytemuck::bytes_of(layout).to_vec();
     for rank in 0..group.size() {
         let bases = Bases { pad: group.pad_ptr(rank), workspace: group.workspace_ptr(rank) };
         table.extend_from_slice(bytemuck::bytes_of(&bases));
     }
-    // In range by the layout, which was made for this memory.
-    let written = mine.write(Bytes(start + layout.table), &table);
+    let memory = group.device().allocate_private(Bytes::from(table.len()))?;
+    // All of it, so in range.
+    let written = memory.write(Bytes::ZERO, &table);
     debug_assert!(written.is_ok());
+    Ok(memory)
 }
 
 /// This rank's control page, seen from the host beside all streams.

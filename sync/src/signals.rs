@@ -347,7 +347,7 @@ impl<'a> Signal<'a> {
                 (OrderKey::Wait(channel, peer), functions.wait, peer)
             }
         };
-        let args = SignalArgs { table: shared.table, channel, peer };
+        let args = SignalArgs { table: shared.table.base(), channel, peer };
         // SAFETY: the kernel takes SignalArgs. Channel and peer are in range (`check`).
         unsafe { issue(shared, (self.channel, key, function), &args, [], stream, wait) }
     }

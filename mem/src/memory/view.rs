@@ -210,7 +210,8 @@ impl View {
     /// The bytes of its elements, without gaps.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
-        Bytes(self.count() * self.dtype.size() as u64)
+        // More than there can be, where elements are repeated by strides of 0.
+        Bytes::of(self.count(), self.dtype.size() as u64).unwrap_or(Bytes(u64::MAX))
     }
 
     /// The memory it lies in.

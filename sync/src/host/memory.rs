@@ -68,7 +68,8 @@ impl<'a> Words<'a> {
     ) -> Option<Self> {
         let size = size_of::<Layout>() as u64;
         let at = context.resolve(table, Bytes(size))?;
-        // SAFETY: a table begins with its layout (caller); nobody writes it after it was made.
+        // SAFETY: a table begins with its layout (caller). It lies in memory that no other process has
+        // mapped, and nobody writes it after it was made.
         let layout = unsafe { at.cast::<Layout>().read_unaligned() };
         let bases = context.resolve(
             table.checked_add(Bytes(size))?,

@@ -314,7 +314,7 @@ impl<'g> Lane<'g> {
 
     fn args(&self, issue: &Issue<'_>, count: u64, place: Option<&Place>) -> LaneArgs {
         LaneArgs {
-            table: self.shared.table,
+            table: self.shared.table.base(),
             signature: match place {
                 None => issue.signature.0,
                 Some(place) => issue.signature.captured(place.capture, place.operation).0,

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use symmem_hal::types::RankSet;
-use symmem_hal::{Fault as _, Kind};
+use symmem_hal::types::{Bytes, RankSet};
+use symmem_hal::{Fault as _, Kind, Wait};
 use symmem_mem::Group;
 use symmem_mem::launch::Threads;
 use symmem_sync::{Channel, SignalError, Signals as _};
@@ -16,6 +16,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(a_wait_for_a_rank_that_left_ends).at_least(2),
     test!(a_wait_for_a_process_that_died_ends).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
     test!(a_wait_for_a_thread_that_panicked_ends).local(),
+    test!(garbage_from_a_peer_leads_nobody_astray).at_least(2).isolated(),
 ];
 
 /// A signal from a rank that is gone does not come; one that it sent before does.
@@ -114,4 +115,35 @@ fn a_wait_for_a_thread_that_panicked_ends(context: &Context) -> Verdict {
     let ends = ends.into_inner().map_err(|_| TestError::failed("a rank panicked elsewhere"))?;
     check_eq!(ends.len(), RANKS);
     ends.into_iter().collect()
+}
+
+/// A peer has a rank's whole pad and workspace mapped. Whatever it writes there, calls of that rank end,
+/// as well or badly as it may be; none follows an address from there.
+fn garbage_from_a_peer_leads_nobody_astray(context: &Context) -> Verdict {
+    let bench = Bench::new(context.group()?)?;
+    let last = context.size() - 1;
+    bench.barrier(0)?;
+    for byte in [0x41, 0xff] {
+        context.step(format_args!("bytes of {byte:#x}"));
+        context.meet()?;
+        if context.rank() == 0 {
+            let region = &bench.group.regions()[last];
+            let size = region.bytes().to_usize().unwrap_or(0);
+            region.write(Bytes::ZERO, &vec![byte; size])?;
+        }
+        context.meet()?;
+        let wait = Wait::timeout(context.brief());
+        let me = bench.group.rank();
+        for signal in [
+            bench.group.barrier(Channel(0)),
+            bench.group.put_signal(me, Channel(1)),
+            bench.group.wait_signal(me, Channel(1)),
+        ] {
+            // Any answer will do.
+            let _ = settle(signal.wait(&wait), &bench.stream);
+        }
+        let _ = bench.group.check();
+    }
+    context.meet()?;
+    Ok(())
 }
