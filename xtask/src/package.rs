@@ -24,7 +24,9 @@ pub fn run(summary: &mut Summary) {
         ["src", "cache"].iter().try_for_each(|kind| forget(&registry.join(kind)))
     });
     if cleared.is_some() {
+        // Built once and thrown away.
         let package = Cargo::new("package").args(["--quiet", "--workspace"]).target(FOLDER);
+        let package = package.env("CARGO_INCREMENTAL", "0").env("CARGO_PROFILE_DEV_DEBUG", "0");
         summary.tier("packages", &[package]);
     }
 }
