@@ -27,6 +27,7 @@ pub(super) const TESTS: &[Test] = &[
         .isolated(),
     test!(the_first_rank_dies).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
     test!(the_last_rank_dies).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
+    test!(a_run_across_hosts_is_refused_at_once).local(),
     test!(two_processes_claim_one_rank).ranks(3, 8).only_as(&[Mode::Processes]).isolated(),
 ];
 
@@ -240,5 +241,25 @@ fn two_processes_claim_one_rank(context: &Context) -> Verdict {
     check_eq!(error.kind(), Kind::Disagreement, "{error}");
     check_eq!(error.ranks(), RankSet::one(1), "{error}");
     check!(error.to_string().contains("two processes claim rank 1"), "{error}");
+    Ok(())
+}
+
+/// Known from what the launcher says, before the store is looked for: there is none.
+fn a_run_across_hosts_is_refused_at_once(context: &Context) -> Verdict {
+    let variable = |name: &str| {
+        let value = match name {
+            "RANK" | "LOCAL_RANK" => "0",
+            "WORLD_SIZE" => "4",
+            "LOCAL_WORLD_SIZE" => "2",
+            "MASTER_ADDR" => "127.0.0.1",
+            "MASTER_PORT" => "1",
+            _ => return None,
+        };
+        Some(value.to_owned())
+    };
+    let bootstrap = Bootstrap::from_lookup(&variable)?;
+    let joined = Group::join(&bootstrap, context.device(), &options(4), &Wait::millis(0));
+    let error = check_err!(joined, StartError::ManyHosts { world_size: 4, local_world_size: 2 });
+    check_eq!(error.kind(), Kind::Unsupported);
     Ok(())
 }
