@@ -71,19 +71,24 @@ impl<'a> AllToAllNd<'a> {
     /// The parts, if the shapes fit: a dimension that holds all ranks' may be given as one or two.
     fn parts(&self, input: &[u64], output: &[u64], ranks: u64) -> Option<Parts> {
         // Of `tall`, dimension 0 holds a part's rows for each rank; of `wide`, dimension 1 its
-        // columns, and so dimension 0 its rows.
+        // columns, and so dimension 0 its rows. What follows is a part's shape beside its rows.
         let (wide, tall) = if self.scatter == 1 { (input, output) } else { (output, input) };
-        let (&rows, rest) = wide.split_first()?;
-        let columns: u64 = rest.iter().product();
-        let is_wide = rest.first()?.is_multiple_of(ranks);
-        let is_tall = match *tall {
-            [first, second, ..] => {
-                Some(first) == rows.checked_mul(ranks) || (first == ranks && second == rows)
-            }
-            _ => false,
-        };
-        let same = wide.iter().product::<u64>() == tall.iter().product::<u64>();
-        (is_wide && is_tall && same).then_some(Parts { rows, columns: columns / ranks })
+        let (&rows, across) = wide.split_first()?;
+        let (&first, below) = tall.split_first()?;
+        let joined = across.split_first().filter(|(n, _)| n.is_multiple_of(ranks));
+        let joined = joined.map(|(n, rest)| (Some(n / ranks), rest));
+        let split = across.split_first().filter(|(n, rest)| **n == ranks && !rest.is_empty());
+        let split = split.map(|(_, rest)| (None, rest));
+        let wides = [joined, split].into_iter().flatten();
+        let stacked = (Some(first) == rows.checked_mul(ranks)).then_some(below);
+        let apart = below.split_first().filter(|(n, _)| first == ranks && **n == rows);
+        let talls = [stacked, apart.map(|(_, rest)| rest)].into_iter().flatten();
+        let fits = wides
+            .into_iter()
+            .any(|(lead, rest)| talls.clone().any(|inner| lead.iter().chain(rest).eq(inner)));
+        // Where there are no elements, dimensions may be of any size; nothing is read by them.
+        let all = across.iter().fold(1, |columns: u64, n| columns.saturating_mul(*n));
+        fits.then_some(Parts { rows, columns: all / ranks })
     }
 }
 
@@ -120,9 +125,9 @@ impl Collective for AllToAllNd<'_> {
         input.contiguous()?;
         output.contiguous()?;
         input.apart(&output)?;
-        let row = columns * input.dtype().size() as u64;
-        let wide = Pitch { step: row, stride: row * ranks };
-        let tall = Pitch { step: row * rows, stride: row };
+        let row = columns.saturating_mul(input.dtype().size() as u64);
+        let wide = Pitch { step: row, stride: row.saturating_mul(ranks) };
+        let tall = Pitch { step: row.saturating_mul(rows), stride: row };
         let (from, to) = if scatter == 1 { (wide, tall) } else { (tall, wide) };
         let geometry = Geometry { rows, row, input: from, output: to };
         let shape = [rows, columns, scatter as u64];

@@ -59,7 +59,9 @@ impl<'a> Buffer<'a> {
     /// Block `index` of a buffer without gaps that holds several of `count` elements.
     pub(crate) fn block(&self, index: usize, count: u64) -> Self {
         let size = self.dtype.size() as u64;
-        let skipped = Bytes(index as u64 * count * size);
+        // A view that repeats elements counts more of them than there is memory; it is refused for its
+        // layout, after this.
+        let skipped = Bytes((index as u64).saturating_mul(count).saturating_mul(size));
         let ptr = self.ptr.checked_add(skipped).unwrap_or(DevicePtr::NULL);
         Buffer { ptr, count, skipped, ..*self }
     }
@@ -77,7 +79,7 @@ impl<'a> Buffer<'a> {
     }
 
     pub(crate) fn bytes(&self) -> Bytes {
-        Bytes(self.count * self.dtype.size() as u64)
+        Bytes(self.count.saturating_mul(self.dtype.size() as u64))
     }
 
     pub(crate) fn view(&self) -> Option<&'a View> {

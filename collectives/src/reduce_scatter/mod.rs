@@ -90,12 +90,14 @@ impl<'a> ReduceScatter<'a> {
         let Some(columns) = output.shape().last().copied().filter(|_| fits) else {
             return Err(ReduceScatterError::Shape { input, output, ranks });
         };
-        let rows = input.shape()[..input.shape().len() - 1].iter().product();
-        let row = columns * self.input.dtype().size() as u64;
+        // Where there are no elements, the other dimensions may be of any size; nothing is read by them.
+        let leading = &input.shape()[..input.shape().len() - 1];
+        let rows = leading.iter().fold(1, |rows: u64, n| rows.saturating_mul(*n));
+        let row = columns.saturating_mul(self.input.dtype().size() as u64);
         let geometry = Geometry {
             rows,
             row,
-            input: Pitch { step: row, stride: row * ranks as u64 },
+            input: Pitch { step: row, stride: row.saturating_mul(ranks as u64) },
             output: Pitch { step: 0, stride: row },
         };
         Ok((geometry, [columns, rows, 1]))

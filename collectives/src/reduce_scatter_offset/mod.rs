@@ -165,11 +165,13 @@ impl Rows {
     fn block(self, dim: usize, from: u64, to: u64, start: u64) -> Block {
         let Rows { rows, columns, stride, element } = self;
         let (rows, columns, at) = match dim {
-            0 => (to - from, columns, from * stride),
+            0 => (to - from, columns, from.saturating_mul(stride)),
             _ => (rows, to - from, from),
         };
-        let row = columns * element;
-        let (at, stride) = (at * element, if rows <= 1 { row } else { stride * element });
+        // Where there are no elements, dimensions may be of any size; nothing is read by them.
+        let row = columns.saturating_mul(element);
+        let next = if rows <= 1 { row } else { stride.saturating_mul(element) };
+        let (at, stride) = (at.saturating_mul(element), next);
         Block { start, at, rows, row, stride, output: DevicePtr::NULL, owner: 0 }
     }
 }

@@ -23,6 +23,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(another_backend),
     test!(too_much_for_packets),
     test!(shapes_do_not_fit),
+    test!(dimensions_without_elements_have_any_size).ranks(1, 8),
     test!(overlaps_that_are_not_in_place),
     test!(what_is_of_another_group_or_operation),
     test!(a_view_past_the_end),
@@ -230,6 +231,14 @@ fn shapes_do_not_fit(context: &Context) -> Verdict {
             run(group.all_to_all_nd(&rows, &columns).dims(1, 1), stream),
             AllToAllNdError::Dims { scatter: 1, gather: 1 }
         );
+        // As many elements, of a part of another shape.
+        let (parts, turned) = ([2, 2 * n, 3], [2 * n, 3, 2]);
+        let parts = Tensor::<f32>::zeros(bench.context.device(), &parts)?;
+        let turned = Tensor::<f32>::zeros(bench.context.device(), &turned)?;
+        check_err!(
+            run(group.all_to_all_nd(&parts, &turned), stream),
+            AllToAllNdError::Shape { scatter: 1, .. }
+        );
         Ok(())
     })
 }
@@ -320,4 +329,17 @@ fn slices_of_different_lengths(context: &Context) -> Verdict {
         check_eq!(output, [7; 9]);
         Ok(())
     })
+}
+
+/// Sizes beyond all memory, of a tensor without elements: taken like any other that has none.
+fn dimensions_without_elements_have_any_size(context: &Context) -> Verdict {
+    let bench = Bench::new(context, context.group()?, 1 << 10)?;
+    let (group, ranks) = (&bench.group, context.size() as u64);
+    let part = 1 << 60;
+    let empty = |shape: &[u64]| Tensor::<f32>::zeros(context.device(), shape);
+    let (wide, tall) = (empty(&[0, ranks * part])?, empty(&[0, part])?);
+    run(group.all_to_all_nd(&wide, &tall), &bench.stream)?;
+    run(group.all_to_all_nd(&tall, &wide).dims(0, 1), &bench.stream)?;
+    run(group.reduce_scatter(&wide).into(&tall).last_dim(), &bench.stream)?;
+    bench.check_all(Case::new(DType::F32, ReduceOp::Sum, 100))
 }
