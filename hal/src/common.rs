@@ -75,10 +75,13 @@ impl Common {
         if !self.can_be_captured() {
             return Err(CaptureError::DefaultStream);
         }
-        if self.recording().is_some() {
+        // Of two threads that begin at once, one finds the other's.
+        let mut recording = self.recording.lock();
+        if recording.as_ref().is_some_and(|r| r.capture() != Capture::None) {
             return Err(CaptureError::Active);
         }
-        self.enter(Recording::begin(self.id));
+        *recording = Some(Recording::begin(self.id));
+        self.records.store(true, Ordering::Release);
         Ok(())
     }
 
