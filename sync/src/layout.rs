@@ -208,7 +208,7 @@ impl Layout {
         self.first_lane + u64::from(lane) * self.lane_bytes
     }
 
-    /// Offset of the word that is set while some channel has a fault that was not told.
+    /// Offset of the word that is set once some channel has had a fault.
     pub(crate) fn any_fault(&self) -> u64 {
         self.fault
     }

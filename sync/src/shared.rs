@@ -408,16 +408,9 @@ impl Control {
         if self.read_word(self.layout.any_fault()) == 0 {
             return None;
         }
-        // Before the look at the channels: a fault that comes during it sets the word again.
-        self.write_word(self.layout.any_fault(), 0);
-        fence(Ordering::SeqCst);
-        let mut faults = (0..self.layout.channels).filter_map(|c| self.take_fault(Channel(c)));
-        let first = faults.next();
-        // Of several, each call to come tells one.
-        if first.is_some() {
-            self.write_word(self.layout.any_fault(), 1);
-        }
-        first
+        // Never cleared: a fault that came between the look and the clearing would go unseen.
+        fence(Ordering::Acquire);
+        (0..self.layout.channels).find_map(|c| self.take_fault(Channel(c)))
     }
 
     /// How the last signal or barrier of a channel that ended early ended, told once.

@@ -16,6 +16,7 @@ use crate::table::ChoiceTable;
 
 /// The algorithm that a request takes.
 pub(super) fn choose(
+    kept: &Kept,
     group: &Group,
     lane: &Lane<'_>,
     asked: Algorithm,
@@ -24,7 +25,7 @@ pub(super) fn choose(
     let operation = request.operation;
     let size = Size::of(&request.geometry, group.size());
     if asked == Algorithm::Auto {
-        let given = kept(group)?.choices.as_ref();
+        let given = kept.choices.as_ref();
         return Ok(choice::choose(given, operation, group.device().kind(), lane.layout(), size));
     }
     if !Algorithm::of(operation).contains(&asked) {
@@ -56,7 +57,7 @@ impl Symmetric {
             let offset = Bytes(buffer.offset().get().wrapping_sub(before));
             Some(Symmetric { access, ordinal, offset, peers })
         };
-        let before = request.input_step * group.rank().index() as u64;
+        let before = request.input_step.wrapping_mul(group.rank().index() as u64);
         of(&request.input, Access::Read, before).or_else(|| {
             request.is_written_by_peers.then(|| of(&request.output, Access::Write, 0)).flatten()
         })
@@ -65,7 +66,9 @@ impl Symmetric {
 
 /// Launches the kernel of a request.
 #[allow(unsafe_code, reason = "launches a kernel")]
+#[allow(clippy::too_many_arguments, reason = "what one call is made of")]
 pub(super) fn launch(
+    kept: &Kept,
     group: &Group,
     lane: &Lane<'_>,
     stream: &Stream,
@@ -76,7 +79,7 @@ pub(super) fn launch(
 ) -> Result<(), Refused> {
     let backend = group.device().kind();
     check(request, stream, backend)?;
-    let function = function(group, request.operation)?;
+    let function = kept.function(request.operation)?;
     let symmetric = Symmetric::of(group, request);
     let signature = sign(request, algorithm, tag, lane.index(), symmetric);
     let direct = symmetric.filter(|_| {
@@ -201,15 +204,24 @@ fn sign(
 }
 
 /// What this layer keeps with a group.
-struct Kept {
+pub(super) struct Kept {
     /// The kernels, in the order of their operations.
     kernels: Vec<Function>,
     /// The table that the group was made with, if one was given.
     choices: Option<ChoiceTable>,
 }
 
+impl Kept {
+    /// The kernel of an operation.
+    fn function(&self, operation: Operation) -> Result<Function, CallError> {
+        // Codes of collectives count from 1, in the order of the table.
+        let found = (operation as usize).checked_sub(1).and_then(|at| self.kernels.get(at));
+        found.copied().ok_or(CallError::Prepare(PrepareError::SlotTaken))
+    }
+}
+
 /// Looked up and read once in the life of a group.
-fn kept(group: &Group) -> Result<&Kept, CallError> {
+pub(super) fn kept(group: &Group) -> Result<&Kept, CallError> {
     let slot = group.slot(Layer::Collectives, || {
         let module = group.device().load(&host::KERNELS)?;
         let kernels = host::OPERATIONS.iter().map(|operation| module.function(operation.name()));
@@ -220,11 +232,4 @@ fn kept(group: &Group) -> Result<&Kept, CallError> {
         })
     })?;
     Ok(slot.ok_or(PrepareError::SlotTaken)?)
-}
-
-/// The kernel of an operation.
-fn function(group: &Group, operation: Operation) -> Result<Function, CallError> {
-    // Codes of collectives count from 1, in the order of the table.
-    let found = kept(group)?.kernels.get(operation as usize - 1).copied();
-    found.ok_or(CallError::Prepare(PrepareError::SlotTaken))
 }

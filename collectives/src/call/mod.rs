@@ -172,7 +172,8 @@ impl<'a, O: Collective> Call<'a, O> {
     /// Where it could not be issued, as [`run`](Self::run).
     pub fn chosen(&self) -> Result<Algorithm, O::Error> {
         let lane = self.lane_of_group()?;
-        Ok(launch::choose(self.group, &lane, self.algorithm, &self.what.request(self.group)?)?)
+        let (kept, request) = (launch::kept(self.group)?, self.what.request(self.group)?);
+        Ok(launch::choose(kept, self.group, &lane, self.algorithm, &request)?)
     }
 
     fn lane_of_group(&self) -> Result<Lane<'a>, CallError> {
@@ -187,8 +188,9 @@ impl<'a, O: Collective> Call<'a, O> {
 
     fn issue(&self, lane: &Lane<'_>, stream: &Stream, wait: &Wait) -> Result<(), O::Error> {
         let request = self.what.request(self.group)?;
-        let algorithm = launch::choose(self.group, lane, self.algorithm, &request)?;
-        launch::launch(self.group, lane, stream, wait, &request, algorithm, self.tag)
+        let kept = launch::kept(self.group)?;
+        let algorithm = launch::choose(kept, self.group, lane, self.algorithm, &request)?;
+        launch::launch(kept, self.group, lane, stream, wait, &request, algorithm, self.tag)
             .map_err(failed)
     }
 }

@@ -144,7 +144,7 @@ impl<'a> Words<'a> {
     }
 
     /// The words in which a signal or barrier of a channel reports that it ended early: the ranks it
-    /// missed, what happened, and that there is something to tell. Stored in this order.
+    /// missed, what happened, and that some channel has had a fault. Stored in this order.
     pub(crate) fn fault(&self, channel: u32) -> (&[AtomicU64], &AtomicU64, &AtomicU64) {
         let (me, masks) = (self.layout.rank as usize, (self.layout.world as usize).div_ceil(64));
         let at = self.workspace(me, self.layout.channel_fault(channel));
