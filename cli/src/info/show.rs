@@ -12,7 +12,8 @@ use super::system::{Limit, Namespace, System};
 pub fn show(out: &mut dyn Write, report: &Report) -> io::Result<()> {
     writeln!(out, "symmem {}", report.version)?;
     let System { host, kernel, architecture, page_bytes, memory_bytes } = &report.system;
-    let memory = memory_bytes.map_or("unknown".to_owned(), |bytes| mib(bytes).trim().to_owned());
+    let memory =
+        memory_bytes.map_or("unknown".to_owned(), |bytes| rounded(bytes).trim().to_owned());
     let page = Bytes(*page_bytes as u64);
     writeln!(out, "{kernel} on {architecture}, host {host}, {memory} in pages of {page}")?;
     writeln!(out, "\nDevices")?;
@@ -21,7 +22,7 @@ pub fn show(out: &mut dyn Write, report: &Report) -> io::Result<()> {
     }
     writeln!(out, "\nShared memory that can be had")?;
     for limit in &report.memory_limits {
-        writeln!(out, "  {}  under {}", mib(limit.available_bytes), limit.source)?;
+        writeln!(out, "  {}  under {}", rounded(limit.available_bytes), limit.source)?;
     }
     writeln!(out, "\nOther limits")?;
     for limit in &report.limits {
@@ -56,8 +57,13 @@ pub fn show(out: &mut dyn Write, report: &Report) -> io::Result<()> {
     Ok(())
 }
 
-fn mib(bytes: u64) -> String {
-    format!("{:>9} MiB", bytes >> 20)
+/// Rounded down to MiB; where that would be none, to the next smaller unit.
+fn rounded(bytes: u64) -> String {
+    match bytes >> 20 {
+        0 if bytes >> 10 == 0 => format!("{bytes:>9} B  "),
+        0 => format!("{:>9} KiB", bytes >> 10),
+        mib => format!("{mib:>9} MiB"),
+    }
 }
 
 fn show_limit(out: &mut dyn Write, limit: &Limit) -> io::Result<()> {
