@@ -23,7 +23,8 @@ use crate::settings;
 ///
 /// # Errors
 ///
-/// [`RendezvousError::NoRanks`] for 0 ranks; else why the group could not be made: out of memory,
+/// [`RendezvousError::NoRanks`] for 0 ranks, [`RendezvousError::TooManyRanks`] for more than there can
+/// be, [`RendezvousError::Options`] for more than the pad has slots for; else why the group could not be made: out of memory,
 /// say. No body has run then.
 pub fn threads<R: Send>(
     ranks: usize,
@@ -72,10 +73,15 @@ impl Threads {
         if self.ranks == 0 {
             return Err(RendezvousError::NoRanks);
         }
+        let most = u32::MAX;
+        let ranks = u32::try_from(self.ranks)
+            .map_err(|_| RendezvousError::TooManyRanks { ranks: self.ranks, most })?;
+        // Nothing is as large as its ranks before the options allow so many.
+        self.options.check(self.ranks)?;
         static RUNS: AtomicU64 = AtomicU64::new(0);
         let run =
             format!("threads-{}-{}", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
-        let (worlds, peers) = World::threads(&run, u32::try_from(self.ranks).unwrap_or(u32::MAX));
+        let (worlds, peers) = World::threads(&run, ranks);
         let (options, devices, body) = (&self.options, &self.devices, &body);
         let ends: Vec<_> = std::thread::scope(|scope| {
             let started: Vec<_> = worlds

@@ -71,6 +71,14 @@ pub enum RendezvousError {
     /// No ranks were asked for.
     #[error("0 ranks: at least one is needed")]
     NoRanks,
+    /// More ranks were asked for than a run can have.
+    #[error("{ranks} ranks: a run has at most {most}")]
+    TooManyRanks {
+        /// How many were asked for.
+        ranks: usize,
+        /// How many there can be.
+        most: u32,
+    },
     /// A rank's thread could not be started, so that no group was made.
     #[error("no thread for rank {rank}: {reason}; threads may be limited (ulimit -u)")]
     Thread {
@@ -103,7 +111,8 @@ impl Fault for RendezvousError {
             RendezvousError::Mismatch(_) | RendezvousError::Unreadable { .. } => Kind::Disagreement,
             RendezvousError::NotAllocated
             | RendezvousError::OtherDevice { .. }
-            | RendezvousError::NoRanks => Kind::InvalidArgument,
+            | RendezvousError::NoRanks
+            | RendezvousError::TooManyRanks { .. } => Kind::InvalidArgument,
             RendezvousError::Alloc(e) => e.kind(),
             RendezvousError::Options(e) => e.kind(),
             RendezvousError::Thread { .. } => Kind::Exhausted,
