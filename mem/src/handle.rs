@@ -207,7 +207,11 @@ impl SymmetricMemory {
         dtype: DType,
         layout: Layout,
     ) -> Result<View, PeerError> {
-        let start = self.offset().checked_add(offset).unwrap_or(Bytes(u64::MAX));
+        let Some(start) = self.offset().checked_add(offset) else {
+            let length = Bytes::of(layout.extent(), dtype.size() as u64).unwrap_or(Bytes(u64::MAX));
+            let cause = ViewError::PastEnd { offset, length, size: self.buffer_size() };
+            return Err(PeerError::View { rank, cause });
+        };
         self.buffer(rank, start, dtype, layout)
     }
 

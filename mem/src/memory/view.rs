@@ -49,6 +49,16 @@ pub enum ViewError {
         /// Bytes there are.
         size: Bytes,
     },
+    /// The view would begin further on than 64 bits count bytes.
+    #[error("offset of {elements} elements of {dtype} is past any memory; this is of {size}")]
+    PastAll {
+        /// Where the view would begin, in elements.
+        elements: u64,
+        /// Their type.
+        dtype: DType,
+        /// Bytes there are.
+        size: Bytes,
+    },
     /// The first element would not be aligned.
     #[error("offset {offset} is not a multiple of {dtype}'s {} bytes", dtype.size())]
     Misaligned {
@@ -160,19 +170,14 @@ impl View {
     pub fn slice(&self, start: u64, count: u64) -> Result<View, ViewError> {
         self.contiguous()?;
         let size = self.dtype.size() as u64;
-        let past = |length| ViewError::PastEnd {
-            offset: Bytes::of(start, size).unwrap_or(Bytes(u64::MAX)),
-            length,
-            size: self.bytes(),
-        };
+        let past_all =
+            ViewError::PastAll { elements: start, dtype: self.dtype, size: self.bytes() };
+        let Some(offset) = Bytes::of(start, size) else { return Err(past_all) };
         let length = Bytes::of(count, size).unwrap_or(Bytes(u64::MAX));
-        match start.checked_add(count) {
-            Some(end) if end <= self.count() => {}
-            _ => return Err(past(length)),
+        if start.checked_add(count).is_none_or(|end| end > self.count()) {
+            return Err(ViewError::PastEnd { offset, length, size: self.bytes() });
         }
-        let offset = Bytes::of(start, size)
-            .and_then(|o| o.checked_add(self.offset))
-            .ok_or_else(|| past(length))?;
+        let offset = offset.checked_add(self.offset).ok_or(past_all)?;
         Ok(View { offset, layout: Layout::flat(count), ..self.clone() })
     }
 

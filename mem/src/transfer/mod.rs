@@ -145,7 +145,10 @@ impl SymmetricMemory {
     pub fn peer_range(&self, local: &View, peer: Rank, offset: u64) -> Result<View, TransferError> {
         local.contiguous()?;
         let dtype = local.dtype();
-        let start = Bytes::of(offset, dtype.size() as u64).unwrap_or(Bytes(u64::MAX));
+        let Some(start) = Bytes::of(offset, dtype.size() as u64) else {
+            let cause = ViewError::PastAll { elements: offset, dtype, size: self.buffer_size() };
+            return Err(PeerError::View { rank: peer, cause }.into());
+        };
         let remote = self.peer(peer, start, dtype, Layout::flat(local.count()))?;
         let (group, found) = (self.device().kind(), local.memory().backend());
         if found != group {

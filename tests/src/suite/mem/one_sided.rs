@@ -181,6 +181,12 @@ fn no_elements_are_a_transfer_too(context: &Context) -> Verdict {
     handle.get(&nothing, next).run()?;
     full.put(&nothing, next).offset(40).run()?;
     check_err!(full.put(&nothing, next).offset(41).run(), TransferError::Peer(_));
+    let words = Tensor::<u32>::zeros(context.device(), &[1])?;
+    for offset in [u64::MAX / 4 + 1, u64::MAX] {
+        let error = check_err!(full.put(&words, next).offset(offset).run(), TransferError::Peer(_));
+        let expected = format!("offset of {offset} elements of u32 is past any memory");
+        check!(error.to_string().contains(&expected), "{error}");
+    }
     meet_in(&group)?;
     check_eq!(tensor.to_vec()?, [0; 10]);
     Ok(())
