@@ -124,13 +124,11 @@ impl MemoryPool {
         // No bytes take a place, too, so that each block has an address of its own. What overflows
         // is refused by the device, with numbers.
         let length = Bytes(bytes.get().max(1)).round_up(Self::ALIGNMENT).unwrap_or(Bytes(u64::MAX));
-        let mut state = self.0.state.lock();
-        let (backing, segment, offset) = match state.take(length.get()) {
+        let found = self.0.state.lock().take(length.get());
+        let (backing, segment, offset) = match found {
             Some(found) => found,
-            None => self.grow(&mut state, length)?,
+            None => self.grow(length)?,
         };
-        state.live += length.get();
-        drop(state);
         let pool = Arc::downgrade(&self.0);
         let home = Home { pool, segment, offset, length: length.get() };
         Ok(Allocation::block(backing, Bytes(offset), bytes, home))
@@ -149,19 +147,23 @@ impl MemoryPool {
         Ok(View::new(&allocation, Bytes::ZERO, T::DTYPE, layout)?.try_into()?)
     }
 
-    /// A segment for `length` bytes, and the place of those in it.
-    fn grow(&self, state: &mut State, length: Bytes) -> Result<Found, AllocError> {
+    /// A segment for `length` bytes, and the place of those in it. The system is asked for it
+    /// without the lock, so that blocks come and go meanwhile; threads that ask at once get one each.
+    fn grow(&self, length: Bytes) -> Result<Found, AllocError> {
         let size = length.max(self.0.segment);
         let size = size.round_up(Self::ALIGNMENT).unwrap_or(size);
         let backing = match Backing::new(&self.0.device, size) {
             Ok(backing) => backing,
             // Segments that nobody uses may be what is short.
-            Err(e) if state.trim() == 0 => return Err(e),
+            Err(e) if self.0.state.lock().trim() == 0 => return Err(e),
             Err(_) => Backing::new(&self.0.device, size)?,
         };
-        let (id, mut blocks) = (state.made, Blocks::new(size.get()));
+        let mut blocks = Blocks::new(size.get());
         let offset = blocks.take(length.get()).unwrap_or_default();
+        let mut state = self.0.state.lock();
+        let id = state.made;
         state.made += 1;
+        state.live += length.get();
         state.segments.push(Segment { id, backing: backing.clone(), blocks });
         Ok((backing, id, offset))
     }
@@ -195,12 +197,15 @@ impl MemoryPool {
 type Found = (Arc<Backing>, u64, u64);
 
 impl State {
+    /// A block of a segment there is.
     fn take(&mut self, length: u64) -> Option<Found> {
         let fits = self.segments.iter_mut().filter_map(|s| Some((s.blocks.fit(length)?, s)));
         // The first of equals.
         let (_, segment) = fits.min_by_key(|(fit, _)| *fit)?;
         let offset = segment.blocks.take(length)?;
-        Some((segment.backing.clone(), segment.id, offset))
+        let found = (segment.backing.clone(), segment.id, offset);
+        self.live += length;
+        Some(found)
     }
 
     /// Bytes of segments that had no blocks, and are no more.
