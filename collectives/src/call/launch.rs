@@ -199,6 +199,7 @@ fn sign(
         | u64::from(algorithm.code()) << 8
         | u64::from(access as u32);
     let (ordinal, offset) = symmetric.map_or((0, 0), |s| (s.ordinal, s.offset.get()));
+    let tag = tag ^ choice::BUILT_IN;
     let rest = [a, b, c, small, tag, ordinal, offset, request.input_step];
     Signature::new(request.operation, Some(request.input.dtype()), request.op, &rest)
 }
