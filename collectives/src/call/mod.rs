@@ -27,7 +27,7 @@ use crate::choice::Algorithm;
 /// (the input; where that is private, the output) must be symmetric memory of the same rendezvous
 /// and offset on every rank, or on none. What differs is a [`Failure::CallMismatch`] on both sides: in
 /// this call where one rank consumes the other's data, else (broadcast, reduce) at the latest two
-/// operations later, or in this call where the group has [`Completion::Group`](symmem_mem::Completion).
+/// operations later, in a barrier that follows, or in this call where the group has [`Completion::Group`](symmem_mem::Completion).
 /// Calls from several threads of a rank run one after the other, in the order in which they were
 /// issued.
 #[derive(Clone, Copy, Debug)]
@@ -135,7 +135,9 @@ impl<'a, O: Collective> Call<'a, O> {
         Call { tag, ..self }
     }
 
-    /// The bound on its waits, instead of the group's.
+    /// The bound on its waits, instead of the group's. Where it fails while another rank that lives is
+    /// writing its own report, it returns at most 2 seconds after the bound: with that report, so that
+    /// all tell the same.
     #[inline]
     pub fn wait(self, wait: &'a Wait) -> Self {
         Call { wait: Some(wait), ..self }

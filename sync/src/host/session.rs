@@ -2,7 +2,6 @@
 #![allow(unsafe_code, reason = "makes an atomic of the count of an operation's runs")]
 
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use symmem_hal::types::{Bytes, RankSet};
 use symmem_hal::{DevicePtr, LaunchContext};
@@ -17,10 +16,6 @@ use crate::protocol::{
     Call, ControlMemory, Entry, Epoch, Header, LaneMemory, Mismatch, Operation, Parity, Peers,
     Progress, Refused, Seat,
 };
-
-/// How long a rank that lost the race to report waits for the record of a winner that lives. It
-/// needs a turn of the scheduler for it, or to be continued after a stop.
-const ADOPTION: Duration = Duration::from_secs(10);
 
 /// What every kernel of a lane operation is given first.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -92,12 +87,15 @@ impl<'a> Session<'a> {
         let mut waiter = Waiter::new(context, memory);
         let mut arrival = match lane::enter(memory, seat, Call { header, feeds, consumes }) {
             Ok(arrival) => arrival,
-            Err(refused) => return Err(refuse(memory, args, refused)),
+            Err(refused) => return Err(refuse(memory, &waiter, args, refused)),
         };
         let epoch = arrival.epoch();
         let clear = match waiter.until(&mut arrival, |a| a.poll(), look(memory)) {
             Ok(clear) => clear,
-            Err(stopped) => return Err(stop(memory, args, epoch, stopped, arrival.missing())),
+            Err(stopped) => {
+                let missing = arrival.missing();
+                return Err(stop(memory, &waiter, args, epoch, stopped, missing));
+            }
         };
         let operation = arrival.publish(clear);
         Ok(Session { memory, args, waiter, operation, agreed: None, unrung: true })
@@ -166,7 +164,8 @@ impl<'a> Session<'a> {
         let poll = |o: &mut Operation<'a, _>| Ok(o.poll_packet(index, writer));
         let ended = self.waiter.until(&mut self.operation, poll, look(self.memory));
         ended.map_err(|stopped| {
-            stop(self.memory, self.args, self.operation.epoch(), stopped, RankSet::one(writer))
+            let epoch = self.operation.epoch();
+            stop(self.memory, &self.waiter, self.args, epoch, stopped, RankSet::one(writer))
         })
     }
 
@@ -206,7 +205,8 @@ impl<'a> Session<'a> {
             let (me, operation) = (self.rank(), &self.operation);
             let missing = (0..self.world())
                 .filter(|w| *w != me && operation.poll_flag(*w, step) != Progress::Ready(()));
-            stop(self.memory, self.args, operation.epoch(), stopped, missing.collect())
+            let (epoch, missing) = (operation.epoch(), missing.collect());
+            stop(self.memory, &self.waiter, self.args, epoch, stopped, missing)
         })
     }
 
@@ -229,7 +229,7 @@ impl<'a> Session<'a> {
             }
             Err(stopped) => {
                 let (epoch, missing) = (self.operation.epoch(), self.operation.missing());
-                Err(stop(self.memory, self.args, epoch, stopped, missing))
+                Err(stop(self.memory, &self.waiter, self.args, epoch, stopped, missing))
             }
         }
     }
@@ -277,10 +277,10 @@ fn issue_word(context: &LaunchContext<'_>, args: LaneArgs) -> Option<u64> {
     Some(Issued::REPLAY | (runs.fetch_add(1, Ordering::Relaxed) + 1))
 }
 
-fn refuse(memory: &Words<'_>, args: LaneArgs, refused: Refused) -> Ended {
+fn refuse(memory: &Words<'_>, waiter: &Waiter<'_>, args: LaneArgs, refused: Refused) -> Ended {
     match refused {
         Refused::Busy { .. } => {
-            give_up(memory, args, None, Reason::LaneBusy, None, RankSet::new());
+            give_up(memory, waiter, args, None, Reason::LaneBusy, None, RankSet::new());
         }
         // The lane has its reason; the launch of the graph has none yet.
         Refused::Failed | Refused::Retired if !args.runs.is_null() => {
@@ -294,6 +294,7 @@ fn refuse(memory: &Words<'_>, args: LaneArgs, refused: Refused) -> Ended {
 /// Reports why an operation stops, and closes the lane on this rank.
 fn stop(
     memory: &Words<'_>,
+    waiter: &Waiter<'_>,
     args: LaneArgs,
     epoch: Epoch,
     stopped: Stopped<Mismatch>,
@@ -308,31 +309,32 @@ fn stop(
             let page = memory.control(ControlMemory::rank(memory));
             let left = page.is_some_and(|page| page.has_left(rank));
             let reason = if left { Reason::PeerLeft } else { Reason::PeerLost };
-            give_up(memory, args, Some(epoch), reason, Some(rank), missing);
+            give_up(memory, waiter, args, Some(epoch), reason, Some(rank), missing);
         }
         Stopped::Without(Cause::Cancelled) => {
-            give_up(memory, args, Some(epoch), Reason::Cancelled, None, missing);
+            give_up(memory, waiter, args, Some(epoch), Reason::Cancelled, None, missing);
         }
         Stopped::Without(Cause::Overdue) => {
-            give_up(memory, args, Some(epoch), Reason::TimedOut, None, missing);
+            give_up(memory, waiter, args, Some(epoch), Reason::TimedOut, None, missing);
         }
         Stopped::Found(Mismatch { rank, epoch, difference }) => {
             let reason = Reason::CallMismatch(difference);
-            give_up(memory, args, Some(epoch), reason, Some(rank), RankSet::new());
+            give_up(memory, waiter, args, Some(epoch), reason, Some(rank), RankSet::new());
         }
     }
     Ended
 }
 
-/// Gives another rank the time to write what it has claimed, as long as it lives.
+/// Gives another rank the time to write what it has claimed, as long as it lives: it needs a turn of
+/// the scheduler for it, or to be continued after a stop.
 fn for_a_while(
     memory: &Words<'_>,
+    mut patient: impl FnMut() -> bool,
     writer: impl Fn() -> Option<usize>,
     mut done: impl FnMut() -> bool,
 ) {
-    let until = Instant::now() + ADOPTION;
     let page = memory.control(ControlMemory::rank(memory));
-    while !done() && Instant::now() < until {
+    while !done() && patient() {
         let gone = page.zip(writer()).is_some_and(|(page, writer)| page.is_lost(writer));
         if gone {
             // It may have come between the two looks.
@@ -346,6 +348,7 @@ fn for_a_while(
 #[cold]
 fn give_up(
     memory: &Words<'_>,
+    waiter: &Waiter<'_>,
     args: LaneArgs,
     epoch: Option<Epoch>,
     reason: Reason,
@@ -361,16 +364,18 @@ fn give_up(
         epoch,
         missing,
     };
+    let mut patient = waiter.patience();
     let reported = match control::give_up(memory, &record) {
         Verdict::Failed(reported) => reported,
         Verdict::Adopting => {
             let adopted = || control::adopt(memory).is_some();
-            for_a_while(memory, || control::reporter(memory), adopted);
+            for_a_while(memory, &mut patient, || control::reporter(memory), adopted);
             control::settle(memory, &record)
         }
     };
     let own = memory.control(ControlMemory::rank(memory));
-    for_a_while(memory, || own?.claimant(), || control::keep(memory, &reported));
+    let kept = || control::keep(memory, &reported);
+    for_a_while(memory, &mut patient, || own?.claimant(), kept);
     Entry::fail(memory.entry());
     ring_all(memory);
 }

@@ -87,6 +87,11 @@ pub(crate) fn ring(memory: &Words<'_>, rank: usize) {
     }
 }
 
+/// How long after its deadline, or its cancellation, a rank that lost the race to report a failure
+/// still waits for the report of the rank that won it and lives: so that all report the same. What a
+/// rank of a busy machine needs to get a turn; beyond it the rank reports what it found itself.
+const GRACE: Duration = Duration::from_secs(2);
+
 /// How a wait that ended early ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopped<E> {
@@ -114,6 +119,20 @@ pub(crate) struct Waiter<'a> {
 impl<'a> Waiter<'a> {
     pub(crate) fn new(context: &'a LaunchContext<'_>, memory: &'a Words<'a>) -> Self {
         Waiter { wait: context.wait(), memory, deadline: None }
+    }
+
+    /// Whether to go on waiting for a report, asked again and again: within the launch's bound, and
+    /// [`GRACE`] after it.
+    pub(crate) fn patience(&self) -> impl FnMut() -> bool {
+        let deadline = self.deadline.unwrap_or_else(|| self.wait.deadline());
+        let mut end = None;
+        move || {
+            let now = Instant::now();
+            if end.is_none() && (now >= deadline || self.wait.is_cancelled()) {
+                end = Some(now + GRACE);
+            }
+            end.is_none_or(|end| now < end)
+        }
     }
 
     /// Polls `state` until it is ready, by the ladder. `look` says what else there is, when a poll
