@@ -58,6 +58,7 @@ pub(crate) struct Functions {
     pub put_with_signal: Function,
     pub wait: Function,
     pub reset: Function,
+    pub look_back: Function,
 }
 
 /// A group cannot have lanes and channels.
@@ -137,6 +138,7 @@ impl Shared {
             put_with_signal: module.function("put_with_signal")?,
             wait: module.function("wait_signal")?,
             reset: module.function("reset_channel")?,
+            look_back: module.function("look_back")?,
         };
         host::wait::register();
         let regions = group.regions().to_vec();
@@ -145,7 +147,10 @@ impl Shared {
         let table = make_table(group, &layout)?;
         let control = Control { memory: mine.clone(), start, layout, scope: group.scope() };
         let stream = device.default_stream()?;
-        open_lanes(&stream, module.function("open_lanes")?, &table, group)?;
+        let keep: [KeepAlive; 2] = [Arc::new(regions.clone()), Arc::new(table.clone())];
+        let wait = group.wait();
+        launch_on_lanes(&stream, module.function("open_lanes")?, &table, &wait, &keep)?;
+        stream.synchronize(&wait)?;
         let told = control.clone();
         group.status().set_probe(move || told.failure());
         let (status, lost) = (Arc::downgrade(group.status()), control.clone());
@@ -154,8 +159,21 @@ impl Shared {
                 lost.set_lost(&status);
             }
         }));
-        let closing = control.clone();
-        group.status().set_end(move || closing.retire_lanes());
+        let (closing, leaving) = (control.clone(), Arc::downgrade(group.status()));
+        let (last, lanes) = (stream.clone(), table.clone());
+        group.status().set_end(move || {
+            // Where the kernel runs in this call: nobody waits here for another thread.
+            if last.is_inline() {
+                // Nobody may follow who would tell that the last calls differ.
+                let brief = Wait::millis(0);
+                let looked = launch_on_lanes(&last, functions.look_back, &lanes, &brief, &keep);
+                let failure = looked.ok().and_then(|()| closing.failure());
+                if let (Some(failure), Some(status)) = (failure, leaving.upgrade()) {
+                    status.fail(failure);
+                }
+            }
+            closing.retire_lanes();
+        });
         let used: Arc<Mutex<Vec<Stream>>> = Arc::default();
         let (streams, marking) = (used.clone(), device.clone());
         group.status().set_in_flight(move || mark_all(&streams.lock(), &marking));
@@ -245,21 +263,21 @@ impl Health for Shared {
     }
 }
 
-/// Makes lanes of zeroed words; peers wait for it in their first operation.
+/// Launches a kernel that is about all lanes of a group: one that makes them of zeroed words, for
+/// which peers wait in their first operation, or one that looks back at their last calls.
 #[allow(unsafe_code, reason = "launches a kernel")]
-fn open_lanes(
+fn launch_on_lanes(
     stream: &Stream,
     function: Function,
     table: &Memory,
-    group: &Group,
-) -> Result<(), PrepareError> {
+    wait: &Wait,
+    keep: &[KeepAlive],
+) -> Result<(), SyncError> {
     let args = SignalArgs { table: table.base(), channel: 0, peer: 0 };
-    let keep: [KeepAlive; 2] = [Arc::new(group.regions().to_vec()), Arc::new(table.clone())];
-    let wait = group.wait();
-    // SAFETY: the kernel takes SignalArgs; the table was written above, and the regions it leads
-    // to are kept until the launch has run.
-    let _ = unsafe { stream.launch(Launch::new(function, &args, &wait, &keep)) }?;
-    Ok(stream.synchronize(&wait)?)
+    // SAFETY: the kernel takes SignalArgs; the table was written when it was made, and the regions it
+    // leads to are kept until the launch has run.
+    let _ = unsafe { stream.launch(Launch::new(function, &args, wait, keep)) }?;
+    Ok(())
 }
 
 fn called(header: Header) -> Called {

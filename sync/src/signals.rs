@@ -234,6 +234,10 @@ pub trait Signals {
 
     /// Waits until every rank has come to this barrier of the channel. What any rank stored before
     /// it is visible to every rank after it.
+    ///
+    /// Compares the last calls on the group's lanes too, of which a rank may have come back without
+    /// data of others: where two differ, the group fails with
+    /// [`Failure::CallMismatch`](symmem_mem::Failure::CallMismatch).
     fn barrier(&self, channel: Channel) -> Signal<'_> {
         Signal::new(self.signal_group(), channel, Step::Barrier)
     }
@@ -306,7 +310,8 @@ impl<'a> Signal<'a> {
         let default = self.group.wait();
         let wait = self.wait.unwrap_or(&default);
         self.issue(shared, &shared.stream, wait)?;
-        settle(shared, self.channel, wait)
+        settle(shared, self.channel, wait)?;
+        self.check_calls()
     }
 
     /// Issues it on a stream. On an inline stream it has happened at return; on another,
@@ -319,7 +324,16 @@ impl<'a> Signal<'a> {
     pub fn on(self, stream: &Stream) -> Result<(), SignalError> {
         self.check()?;
         let default = self.group.wait();
-        self.issue(Shared::of(self.group)?, stream, self.wait.unwrap_or(&default))
+        self.issue(Shared::of(self.group)?, stream, self.wait.unwrap_or(&default))?;
+        self.check_calls()
+    }
+
+    /// What a barrier that has happened found of the lanes' last calls.
+    fn check_calls(&self) -> Result<(), SignalError> {
+        match self.step {
+            Step::Barrier => Ok(self.group.check()?),
+            _ => Ok(()),
+        }
     }
 
     fn check(&self) -> Result<(), SignalError> {

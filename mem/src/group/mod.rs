@@ -356,13 +356,16 @@ impl Group {
     /// # Errors
     ///
     /// The group's first [`Failure`], the same on every member; [`Failure::Left`] after
-    /// [`leave`](Self::leave).
+    /// [`leave`](Self::leave) of a group without one.
     pub fn check(&self) -> Result<(), Failure> {
         self.0.status.check()
     }
 
     /// Takes no more operations and tells the others, for whom this is an orderly end. Memory
     /// stays mapped while the group or a handle of it is held. Further calls do nothing.
+    ///
+    /// On the host, a last operation that differs from another rank's which is there by now is this
+    /// rank's failure: [`check`](Self::check) tells of it instead of [`Failure::Left`].
     pub fn leave(&self) {
         self.0.leave();
     }

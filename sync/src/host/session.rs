@@ -379,3 +379,17 @@ fn give_up(
     Entry::fail(memory.entry());
     ring_all(memory);
 }
+
+/// Reports that the last calls of two ranks on a lane differ, and closes the lane on this rank.
+pub(super) fn report_mismatch(
+    context: &LaunchContext<'_>,
+    memory: &Words<'_>,
+    lane: u32,
+    Mismatch { rank, epoch, difference }: Mismatch,
+) {
+    // The operation's code is in the calls.
+    let args = LaneArgs { lane, ..bytemuck::Zeroable::zeroed() };
+    let reason = Reason::CallMismatch(difference);
+    let waiter = Waiter::new(context, memory);
+    give_up(memory, &waiter, args, Some(epoch), reason, Some(rank), RankSet::new());
+}

@@ -8,6 +8,7 @@ use symmem_hal::types::{Bytes, RankSet};
 use symmem_hal::{DevicePtr, Kernel, KernelSet, LaunchContext, shm};
 
 use super::memory::Words;
+use super::session;
 use super::wait::{Limits, Stopped, Waiter, ring, ring_all};
 use crate::protocol::barrier::{Barrier, Channel, Reset};
 use crate::protocol::control::{Cause, Look};
@@ -23,6 +24,7 @@ pub(crate) static KERNELS: KernelSet = KernelSet {
         Kernel { name: "put_with_signal", args: size_of::<PutArgs>(), host: put_with_signal },
         Kernel { name: "wait_signal", args: size_of::<SignalArgs>(), host: wait_signal },
         Kernel { name: "open_lanes", args: size_of::<SignalArgs>(), host: open_lanes },
+        Kernel { name: "look_back", args: size_of::<SignalArgs>(), host: look_back },
         Kernel { name: "reset_channel", args: size_of::<SignalArgs>(), host: reset_channel },
     ],
 };
@@ -157,7 +159,32 @@ unsafe fn barrier(context: &LaunchContext<'_>, args: *const u8) {
     let missing = if ended.is_err() { barrier.missing() } else { RankSet::new() };
     store(memory.channel(index), channel);
     if let Err(stopped) = ended {
-        give_up(context, &memory, SignalCall::Barrier, args, stopped, &missing);
+        return give_up(context, &memory, SignalCall::Barrier, args, stopped, &missing);
+    }
+    // Every rank has come here after what it issued before.
+    compare_last_calls(context, &memory, args.table);
+}
+
+unsafe fn look_back(context: &LaunchContext<'_>, args: *const u8) {
+    // SAFETY: as in `barrier`.
+    if let Some((args, memory)) = unsafe { open(context, args) } {
+        compare_last_calls(context, &memory, args.table);
+    }
+}
+
+/// Fails the group where the last calls of two ranks on a lane differ. That of a rank whose data
+/// nobody consumed is compared by the next operation, and there may be none.
+fn compare_last_calls(context: &LaunchContext<'_>, first: &Words<'_>, table: DevicePtr) {
+    if first.control(SignalMemory::rank(first)).is_none_or(|page| page.is_aborted()) {
+        return;
+    }
+    for index in 0..first.layout().lanes {
+        // SAFETY: as in `open`.
+        let Some(lane) = (unsafe { Words::new(context, table, index) }) else { return };
+        if let Err(mismatch) = lane::look_back(&lane) {
+            session::report_mismatch(context, &lane, index, mismatch);
+            return;
+        }
     }
 }
 

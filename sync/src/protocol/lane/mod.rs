@@ -12,9 +12,11 @@
 //! its [`exit`](Operation::exit) leaves the lane dead.
 
 mod arrival;
+mod look_back;
 mod operation;
 
 pub use arrival::{Arrival, Clear, enter};
+pub use look_back::look_back;
 pub use operation::{Agreed, Operation};
 
 use symmem_hal::types::RankSet;

@@ -2,13 +2,14 @@
 //! tests of it in [`mismatches`](super::mismatches) and [`failing`](super::failing).
 
 use symmem_collectives::{Algorithm, ReduceOp};
-use symmem_hal::types::{DType, RankSet};
+use symmem_hal::types::{BackendKind, DType, RankSet};
 use symmem_mem::call::Operation;
 use symmem_mem::{Failure, Options};
+use symmem_sync::{Channel, SignalError, Signals as _};
 
 use super::harness::{Bench, Case, Placement};
 use crate::model::collective::{Dims, Shape};
-use crate::runner::{Context, Test, Verdict, options};
+use crate::runner::{Context, PATIENT, Test, TestError, Verdict, options};
 use crate::{check, check_eq, check_err, test};
 
 pub(super) const TESTS: &[Test] = &[
@@ -16,6 +17,8 @@ pub(super) const TESTS: &[Test] = &[
     test!(another_type).at_least(2),
     test!(another_operator).at_least(2),
     test!(another_root).at_least(2),
+    test!(a_barrier_compares_the_last_calls).at_least(2),
+    test!(who_leaves_compares_the_last_calls).at_least(2),
     test!(another_algorithm).at_least(2),
     test!(another_shape).at_least(2),
     test!(another_memory).at_least(2),
@@ -49,12 +52,18 @@ fn check_told(context: &Context, odd: Case, others: Case) -> Verdict {
         }
     }
     let failure = check_err!(found, Failure::CallMismatch { .. });
-    if let Failure::CallMismatch { mine, theirs, rank, reporter, .. } = &failure {
+    check_is_of_the_last(context, &failure)?;
+    context.meet()
+}
+
+/// That a mismatch is one between the last rank and another.
+fn check_is_of_the_last(context: &Context, failure: &Failure) -> Verdict {
+    if let Failure::CallMismatch { mine, theirs, rank, reporter, .. } = failure {
         let last = context.size() - 1;
         check!(mine != theirs, "{failure}");
         check!(rank.index() == last || reporter.index() == last, "{failure}: not of rank {last}");
     }
-    context.meet()
+    Ok(())
 }
 
 fn another_count(context: &Context) -> Verdict {
@@ -92,6 +101,51 @@ fn another_root(context: &Context) -> Verdict {
             check_told(context, Case { root: last, ..others }, others)?;
             check_told(context, others, Case { root: last, ..others })?;
         }
+    }
+    Ok(())
+}
+
+/// The last rank issues a call that differs, in such a way that no rank consumes data of one with
+/// another call; no operation follows.
+fn at_odds_unnoticed(context: &Context, odd: Case) -> Result<Bench<'_>, TestError> {
+    let bench = Bench::new(context, context.group()?, 16 * 1024 * context.size() as u64)?;
+    let is_odd = context.rank() + 1 == context.size();
+    bench.attempt(if is_odd { odd } else { case(Operation::Broadcast) })??;
+    context.meet()?;
+    Ok(bench)
+}
+
+/// Calls of which nobody in a broadcast from rank 0 consumes anything, nor the other way round.
+fn unnoticed(context: &Context) -> [Case; 2] {
+    let root = context.size() - 1;
+    [Case { root, ..case(Operation::Broadcast) }, case(Operation::Reduce)]
+}
+
+fn a_barrier_compares_the_last_calls(context: &Context) -> Verdict {
+    for odd in unnoticed(context) {
+        let bench = at_odds_unnoticed(context, odd)?;
+        let found = bench.group.barrier(Channel(0)).wait(&PATIENT).run();
+        check_err!(found, SignalError::Failed(Failure::CallMismatch { .. }));
+        check_is_of_the_last(
+            context,
+            &check_err!(bench.group.check(), Failure::CallMismatch { .. }),
+        )?;
+        context.meet()?;
+    }
+    Ok(())
+}
+
+fn who_leaves_compares_the_last_calls(context: &Context) -> Verdict {
+    for odd in unnoticed(context) {
+        let bench = at_odds_unnoticed(context, odd)?;
+        bench.group.leave();
+        let found = bench.group.check();
+        if context.device().kind() == BackendKind::Host {
+            check_err!(found, Failure::CallMismatch { .. });
+        } else {
+            check_err!(found, Failure::Left);
+        }
+        context.meet()?;
     }
     Ok(())
 }
