@@ -94,6 +94,12 @@ impl<'a> Words<'a> {
         Some(Words { layout, lane, ranks, launch: core::marker::PhantomData })
     }
 
+    /// Turns to another lane of the same group, below `layout().lanes`: what was looked up is the same.
+    pub(crate) fn turn_to(&mut self, lane: u32) {
+        debug_assert!(lane < self.layout.lanes);
+        self.lane = self.layout.entry(lane.min(self.layout.lanes - 1));
+    }
+
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }

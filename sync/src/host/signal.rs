@@ -162,28 +162,26 @@ unsafe fn barrier(context: &LaunchContext<'_>, args: *const u8) {
         return give_up(context, &memory, SignalCall::Barrier, args, stopped, &missing);
     }
     // Every rank has come here after what it issued before.
-    compare_last_calls(context, &memory, args.table);
+    compare_last_calls(context, memory);
 }
 
 unsafe fn look_back(context: &LaunchContext<'_>, args: *const u8) {
     // SAFETY: as in `barrier`.
-    if let Some((args, memory)) = unsafe { open(context, args) } {
-        compare_last_calls(context, &memory, args.table);
+    if let Some((_, memory)) = unsafe { open(context, args) } {
+        compare_last_calls(context, memory);
     }
 }
 
 /// Fails the group where the last calls of two ranks on a lane differ. That of a rank whose data
 /// nobody consumed is compared by the next operation, and there may be none.
-fn compare_last_calls(context: &LaunchContext<'_>, first: &Words<'_>, table: DevicePtr) {
-    if first.control(SignalMemory::rank(first)).is_none_or(|page| page.is_aborted()) {
+fn compare_last_calls(context: &LaunchContext<'_>, mut memory: Words<'_>) {
+    if memory.control(SignalMemory::rank(&memory)).is_none_or(|page| page.is_aborted()) {
         return;
     }
-    for index in 0..first.layout().lanes {
-        // SAFETY: as in `open`.
-        let Some(lane) = (unsafe { Words::new(context, table, index) }) else { return };
-        if let Err(mismatch) = lane::look_back(&lane) {
-            session::report_mismatch(context, &lane, index, mismatch);
-            return;
+    for lane in 0..memory.layout().lanes {
+        memory.turn_to(lane);
+        if let Err(mismatch) = lane::look_back(&memory) {
+            return session::report_mismatch(context, &memory, lane, mismatch);
         }
     }
 }
