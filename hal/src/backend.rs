@@ -12,7 +12,7 @@ use crate::capture::{Capture, CaptureError};
 use crate::driver::DriverError;
 use crate::health::{Health, SyncError};
 use crate::memory::{AllocError, ExportError, ImportError, Shareable};
-use crate::module::{KernelSet, LoadError};
+use crate::module::{Kernel, KernelSet, LoadError};
 use crate::shm::Segment;
 use crate::stream::{Launch, Launched, Role, StreamId, StreamMode};
 use crate::types::{BackendKind, Bytes, DeviceUuid};
@@ -99,5 +99,7 @@ pub(crate) trait GraphOps {
 }
 
 pub(crate) trait ModuleOps {
-    fn set(&self) -> &'static KernelSet;
+    fn name(&self) -> &'static str;
+    /// One of its functions for the CPU.
+    fn kernel(&self, name: &str) -> Option<&'static Kernel>;
 }

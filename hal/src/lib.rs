@@ -84,7 +84,7 @@ pub use address::DevicePtr;
 pub use bytemuck;
 pub use capture::{Capture, CaptureError};
 #[cfg(feature = "cuda")]
-pub use cuda::{Multicast, MulticastError};
+pub use cuda::{Multicast, MulticastError, MulticastMapping};
 pub use device::{Capabilities, Device, DeviceError, PeerAccessError};
 pub use driver::DriverError;
 pub use event::Event;

@@ -186,20 +186,14 @@ impl Module {
     ///
     /// [`LoadError::NoKernel`].
     pub fn function(&self, name: &str) -> Result<Function, LoadError> {
-        let (set, backend) = match self {
-            Module::Host(m) => (m.set(), BackendKind::Host),
-            Module::Stub(m) => (m.set(), BackendKind::Stub),
+        let (set, kernel, backend) = match self {
+            Module::Host(m) => (m.name(), m.kernel(name), BackendKind::Host),
+            Module::Stub(m) => (m.name(), m.kernel(name), BackendKind::Stub),
             #[cfg(feature = "cuda")]
-            Module::Cuda(m) => {
-                let (name, backend) = (name.to_owned(), BackendKind::Cuda);
-                return Err(LoadError::NoKernel { set: m.set().name, name, backend });
-            }
+            Module::Cuda(m) => (m.name(), m.kernel(name), BackendKind::Cuda),
         };
-        let kernel = set
-            .kernels
-            .iter()
-            .find(|k| k.name == name)
-            .ok_or_else(|| LoadError::NoKernel { set: set.name, name: name.to_owned(), backend })?;
+        let missing = || LoadError::NoKernel { set, name: name.to_owned(), backend };
+        let kernel = kernel.ok_or_else(missing)?;
         Ok(Function::of(kernel, backend))
     }
 

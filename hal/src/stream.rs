@@ -156,6 +156,15 @@ impl<'a> Launch<'a> {
         }
     }
 
+    /// Calls `each` with everything that it keeps.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn each_kept(&self, each: &mut dyn FnMut(&KeepAlive)) {
+        match self.keep {
+            Keep::These(these) => these.iter().for_each(each),
+            Keep::Asked(ask) => ask().iter().for_each(each),
+        }
+    }
+
     pub(crate) fn keep(&self) -> Vec<KeepAlive> {
         match self.keep {
             Keep::These(these) => these.to_vec(),
