@@ -9,12 +9,12 @@ use parking_lot::Mutex;
 use symmem_sys::cuda::CU_STREAM_LEGACY;
 use symmem_sys::cuda::CU_STREAM_PER_THREAD;
 use symmem_sys::cuda::bindings::{
-    CUgraph, CUstream, CUstream_flags_enum, CUstream_st, CUstreamCaptureMode_enum as Mode,
+    CUgraph, CUresult, CUstream, CUstream_flags_enum, CUstream_st, CUstreamCaptureMode_enum as Mode,
 };
 
 use super::capture::{NUMBERED_BY_DRIVER, Recorded, State};
 use super::context::{Context, Raw};
-use super::driver::{captured, cu, refusal};
+use super::driver::{Caller as _, absent, captured, cu, refusal};
 use super::event::{Event, Mark, Point, until};
 use super::graph::Graph;
 use super::keeper::Keeper;
@@ -161,6 +161,18 @@ impl Inner {
         drop(done);
     }
 
+    /// Whether all of its work is done. The context is current, and the stream in no capture.
+    fn query(&self) -> Result<bool, DriverError> {
+        let context = self.context;
+        let query = context.table().cuStreamQuery().map_err(|e| absent("cuStreamQuery", &e))?;
+        // SAFETY: the stream is alive.
+        match unsafe { query(self.raw()) } {
+            CUresult::CUDA_SUCCESS => Ok(true),
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            status => Err(context.failed("cuStreamQuery", status)),
+        }
+    }
+
     /// The work that ran before the capture that it is in, where that is known.
     fn before(&self, capture: u64) -> Option<Arc<Point>> {
         let joined = self.entered.lock();
@@ -173,8 +185,7 @@ impl Inner {
         let Ok(_entered) = context.enter() else { return };
         if let Ok(State::Records { .. }) = self.state() {
             // To ask whether recorded work has run is what no capture survives.
-            // SAFETY: the stream is alive.
-            let asked = unsafe { cu!(context, cuStreamQuery(self.raw())) };
+            let asked = self.query();
             tracing::debug!(?asked, "a capture was broken");
         }
     }
@@ -241,6 +252,7 @@ impl Drop for Inner {
             let destroyed = unsafe { cu!(context, cuStreamDestroy_v2(self.raw())) };
             context.complain("destroying a stream", destroyed);
         }
+        super::capture::reap();
     }
 }
 
@@ -478,9 +490,9 @@ impl StreamOps for Stream {
 
     fn is_idle(&self) -> bool {
         let inner = self.inner();
-        let Ok(_entered) = inner.context.enter() else { return true };
+        let Ok(_entered) = inner.context.enter_aside() else { return true };
         match inner.state() {
-            Ok(State::Runs) => self.point().is_ok_and(|point| point.is_over()),
+            Ok(State::Runs) => inner.query().unwrap_or(true),
             Ok(State::Records { id, .. }) => inner.before(id).is_none_or(|point| point.is_over()),
             Ok(State::Broken) | Err(_) => true,
         }
