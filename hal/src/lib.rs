@@ -83,6 +83,8 @@ mod work;
 pub use address::DevicePtr;
 pub use bytemuck;
 pub use capture::{Capture, CaptureError};
+#[cfg(feature = "cudarc")]
+pub use cuda::{CudarcError, CudarcSlice};
 #[cfg(feature = "cuda")]
 pub use cuda::{Multicast, MulticastError, MulticastMapping};
 pub use device::{Capabilities, Device, DeviceError, PeerAccessError};

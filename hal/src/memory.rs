@@ -12,7 +12,7 @@ use crate::shm::{Segment, SegmentError};
 use crate::types::{BackendKind, Bytes};
 #[cfg(feature = "cuda")]
 use crate::{Device, KeepAlive, cuda};
-use crate::{DevicePtr, host, stub};
+use crate::{DeviceError, DevicePtr, host, stub};
 
 /// A mapped piece of some device's memory: allocated here, or a peer's. Clones are the same
 /// mapping, which ends with the last of them.
@@ -132,6 +132,9 @@ pub enum ImportError {
         /// What it was to map.
         what: &'static str,
     },
+    /// Its device cannot be used.
+    #[error("cannot use foreign memory: {0}")]
+    Foreign(DeviceError),
     /// The driver refused.
     #[error("cannot map {bytes} of a peer's memory: {error}")]
     Device {
@@ -147,6 +150,7 @@ impl Fault for ImportError {
         match self {
             ImportError::Segment(e) => e.kind(),
             ImportError::Unsupported { .. } => Kind::Unsupported,
+            ImportError::Foreign(e) => e.kind(),
             ImportError::Device { error, .. } => error.kind(),
         }
     }

@@ -96,6 +96,9 @@ pub(crate) unsafe fn fill32(
     count: u64,
     keep: &dyn Fn() -> Vec<KeepAlive>,
 ) -> Result<Launched, SyncError> {
+    if count == 0 {
+        return Ok(Launched::Finished);
+    }
     let args = Fill { dst, count, value: value.into() };
     let function = Function::of(&FILL, stream.backend());
     // SAFETY: the caller vouches for the range for as long as `keep`; the struct is the kernel's.

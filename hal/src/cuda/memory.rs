@@ -208,6 +208,11 @@ impl Memory {
         }
     }
 
+    #[cfg(feature = "cudarc")]
+    pub(super) fn context(&self) -> &'static Context {
+        self.context
+    }
+
     /// The allocation behind it, where that is one of this process's own.
     pub(super) fn mapping(&self) -> Option<&Mapping> {
         match &self.backing {

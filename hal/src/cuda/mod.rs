@@ -12,6 +12,8 @@ mod driver;
 mod event;
 mod graph;
 mod host_memory;
+#[cfg(feature = "cudarc")]
+mod interop;
 mod keeper;
 mod legacy;
 mod memory;
@@ -25,6 +27,8 @@ pub use device::Device;
 pub use event::Event;
 pub use graph::Graph;
 pub(crate) use host_memory::Registration;
+#[cfg(feature = "cudarc")]
+pub use interop::{CudarcError, CudarcSlice};
 pub use memory::Memory;
 pub use module::{Function, Module};
 pub use multicast::{Multicast, MulticastError, MulticastMapping};

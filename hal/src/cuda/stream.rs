@@ -322,6 +322,23 @@ impl Stream {
         &self.0
     }
 
+    /// Keeps something until the work enqueued so far is done, in a capture with the graph.
+    #[cfg(feature = "cudarc")]
+    pub(super) fn keep_until_now(&self, object: KeepAlive) {
+        let inner = self.inner();
+        let kept = inner
+            .context
+            .enter()
+            .map_err(SyncError::from)
+            .and_then(|_entered| inner.keep(inner.recording()?, |add| add(&object)));
+        if let Err(error) = kept
+            && inner.context.can_tidy()
+        {
+            tracing::error!(%error, "memory that a stream may use is never freed");
+            core::mem::forget(object);
+        }
+    }
+
     /// Notes that the stream is in a capture from here on.
     fn joined(&self, id: u64, origin: bool, before: Arc<Point>) {
         *self.0.entered.lock() = Some(Joined { id, origin, before });
