@@ -9,9 +9,10 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 use crate::capture::{Capture, CaptureError};
+use crate::driver::DriverError;
 use crate::health::{Health, SyncError};
 use crate::memory::{AllocError, ExportError, ImportError, Shareable};
-use crate::module::{KernelSet, LoadError};
+use crate::module::{Kernel, KernelSet, LoadError};
 use crate::shm::Segment;
 use crate::stream::{Launch, Launched, Role, StreamId, StreamMode};
 use crate::types::{BackendKind, Bytes, DeviceUuid};
@@ -28,6 +29,7 @@ pub(crate) trait DeviceOps {
     fn name(&self) -> String;
     fn capabilities(&self) -> Capabilities;
     fn allocate(&self, bytes: Bytes) -> Result<Self::Memory, AllocError>;
+    fn allocate_private(&self, bytes: Bytes) -> Result<Self::Memory, AllocError>;
     fn import(&self, shared: Shareable, bytes: Bytes) -> Result<Self::Memory, ImportError>;
     fn stream(&self, mode: StreamMode, role: Role) -> Result<Self::Stream, DeviceError>;
     fn event(&self) -> Self::Event;
@@ -38,8 +40,18 @@ pub(crate) trait MemoryOps {
     fn base(&self) -> DevicePtr;
     fn bytes(&self) -> Bytes;
     fn export(&self) -> Result<Shareable, ExportError>;
-    /// The bytes behind the memory, for copies by the library; never for the user.
-    fn segment(&self) -> &Segment;
+    /// Copies out of a range that lies in the memory.
+    fn read(&self, start: usize, out: &mut [u8]) -> Result<(), DriverError>;
+    /// Copies into a range that lies in the memory.
+    fn write(&self, start: usize, data: &[u8]) -> Result<(), DriverError>;
+    /// Stores words, aligned and in the memory, `pitch` bytes apart.
+    fn fill32(
+        &self,
+        start: usize,
+        pitch: usize,
+        value: u32,
+        count: usize,
+    ) -> Result<(), DriverError>;
     /// The bytes behind the memory where the host may touch them.
     fn host_segment(&self) -> Option<&Segment>;
 }
@@ -87,5 +99,7 @@ pub(crate) trait GraphOps {
 }
 
 pub(crate) trait ModuleOps {
-    fn set(&self) -> &'static KernelSet;
+    fn name(&self) -> &'static str;
+    /// One of its functions for the CPU.
+    fn kernel(&self, name: &str) -> Option<&'static Kernel>;
 }

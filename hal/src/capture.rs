@@ -1,5 +1,6 @@
 //! Whether a stream runs its work or records it.
 
+use crate::driver::DriverError;
 use crate::fault::{Fault, Kind};
 
 /// Whether a stream records a graph.
@@ -15,7 +16,7 @@ pub enum Capture {
 }
 
 /// Why a capture cannot begin, go on or end. Nothing that it recorded has run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureError {
     /// The stream is a device's default stream, which others may use at any time.
@@ -54,10 +55,16 @@ pub enum CaptureError {
     /// An earlier call made the capture invalid.
     #[error("the capture is invalid since an earlier call that cannot be captured: end it")]
     Invalidated,
+    /// The driver refused.
+    #[error(transparent)]
+    Device(#[from] DriverError),
 }
 
 impl Fault for CaptureError {
     fn kind(&self) -> Kind {
-        Kind::InvalidArgument
+        match self {
+            CaptureError::Device(e) => e.kind(),
+            _ => Kind::InvalidArgument,
+        }
     }
 }

@@ -1,14 +1,17 @@
 //! Devices.
 
 use crate::backend::DeviceOps;
+#[cfg(feature = "cuda")]
+use crate::cuda;
+use crate::driver::DriverError;
 use crate::event::Event;
 use crate::fault::{Fault, Kind};
+use crate::kernels::Unit;
 use crate::memory::{AllocError, ImportError, Memory, Shareable};
 use crate::module::{KernelSet, LoadError, Module};
-use crate::shm::Segment;
 use crate::stream::{Role, Stream, StreamMode};
 use crate::types::{BackendKind, Bytes, DeviceUuid};
-use crate::{host, stub};
+use crate::{DevicePtr, host, stub};
 
 /// Something that has memory and runs kernels. Clones are the same device.
 #[derive(Clone, Debug)]
@@ -18,23 +21,34 @@ pub enum Device {
     Host(host::Device),
     /// An asynchronous device in software.
     Stub(stub::Device),
+    /// An NVIDIA GPU.
+    #[cfg(feature = "cuda")]
+    Cuda(cuda::Device),
 }
 
 /// What a device can do. Two devices' capabilities are combined by minimum and conjunction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
     /// Independent execution units: cores, multiprocessors.
     pub units: u32,
-    /// Atomic read-modify-write on a peer's memory works.
+    /// Atomic read-modify-write on a peer's memory works, natively.
     pub peer_atomics: bool,
     /// Memory can be mapped by other processes.
     pub shareable: bool,
-    /// Stores can be multicast by hardware.
+    /// Stores can be multicast by hardware, and nobody switched that off.
     pub multicast: bool,
+    /// The generation of its instruction set, major and minor, where that decides which code runs.
+    pub arch: Option<(u32, u32)>,
+    /// Memory can be exported as fabric handles.
+    pub fabric: bool,
+    /// Memory is mapped by page tables that this process edits, so that a peer's ends cleanly.
+    pub virtual_memory: bool,
+    /// A stream can store words by itself, without a kernel.
+    pub stream_memory_ops: bool,
 }
 
-/// Why a device refused to make an object.
+/// Why a device cannot be had, or refused to make an object.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -49,6 +63,41 @@ pub enum DeviceError {
         /// The mode asked for.
         mode: StreamMode,
     },
+    /// The backend's library is not on this machine: where it was looked for.
+    #[cfg(feature = "cuda")]
+    #[error("{0:#}")]
+    NotFound(symmem_sys::NotFound),
+    /// The backend has fewer devices.
+    #[error("there is no {backend} device {wanted}: {found} are visible")]
+    NoDevice {
+        /// The backend asked.
+        backend: BackendKind,
+        /// The ordinal asked for.
+        wanted: u32,
+        /// How many it has.
+        found: u32,
+    },
+    /// No visible device of the backend has this identity.
+    #[error("none of the {found} visible {backend} devices is {wanted}")]
+    NoUuid {
+        /// The backend asked.
+        backend: BackendKind,
+        /// The identity asked for.
+        wanted: DeviceUuid,
+        /// How many it has.
+        found: u32,
+    },
+    /// A stream, context or memory of somebody else's cannot be used.
+    #[error("a foreign {what} cannot be used: {reason}")]
+    Foreign {
+        /// What it is.
+        what: &'static str,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// The driver refused.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
 }
 
 impl Fault for DeviceError {
@@ -56,6 +105,57 @@ impl Fault for DeviceError {
         match self {
             DeviceError::NoThread(_) => Kind::Exhausted,
             DeviceError::StreamMode { .. } => Kind::Unsupported,
+            #[cfg(feature = "cuda")]
+            DeviceError::NotFound(_) => Kind::Unsupported,
+            DeviceError::NoDevice { .. }
+            | DeviceError::NoUuid { .. }
+            | DeviceError::Foreign { .. } => Kind::InvalidArgument,
+            DeviceError::Driver(e) => e.kind(),
+        }
+    }
+}
+
+/// Why a device cannot reach another's memory by loads and stores.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerAccessError {
+    /// The other device is not visible to this process, so nobody can be asked. Mapping its memory
+    /// may work all the same.
+    #[error(
+        "{to} is not visible to this process: whether {from} reaches it shows when it maps memory"
+    )]
+    NotVisible {
+        /// This device.
+        from: DeviceUuid,
+        /// The other.
+        to: DeviceUuid,
+    },
+    /// There is no path between the two.
+    #[error("device {from} cannot access the memory of device {to}: no peer path between them")]
+    NoPath {
+        /// This device, by name and ordinal.
+        from: String,
+        /// The other.
+        to: String,
+    },
+    /// Devices of this backend reach only their own kind, and the other is none.
+    #[error("a {backend} device cannot access the memory of {to}")]
+    OtherBackend {
+        /// This device's backend.
+        backend: BackendKind,
+        /// The other.
+        to: DeviceUuid,
+    },
+    /// The driver refused to tell.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+}
+
+impl Fault for PeerAccessError {
+    fn kind(&self) -> Kind {
+        match self {
+            PeerAccessError::Driver(e) => e.kind(),
+            _ => Kind::Unsupported,
         }
     }
 }
@@ -65,6 +165,8 @@ macro_rules! on {
         match $self {
             Device::Host($device) => $body,
             Device::Stub($device) => $body,
+            #[cfg(feature = "cuda")]
+            Device::Cuda($device) => $body,
         }
     };
 }
@@ -81,6 +183,38 @@ impl Device {
     #[must_use]
     pub fn stub(ordinal: u32) -> Self {
         Device::Stub(stub::Device::new(ordinal))
+    }
+
+    /// The `ordinal`-th NVIDIA GPU that is visible to this process, by its primary context, which
+    /// this process then holds until it ends.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::NotFound`] where no driver is installed, with every place searched;
+    /// [`DeviceError::NoDevice`]; else what the driver said.
+    #[cfg(feature = "cuda")]
+    pub fn cuda(ordinal: u32) -> Result<Self, DeviceError> {
+        cuda::Device::new(ordinal).map(Device::Cuda)
+    }
+
+    /// The visible NVIDIA GPU of this identity.
+    ///
+    /// # Errors
+    ///
+    /// As [`cuda`](Self::cuda), and [`DeviceError::NoUuid`].
+    #[cfg(feature = "cuda")]
+    pub fn cuda_by_uuid(uuid: DeviceUuid) -> Result<Self, DeviceError> {
+        cuda::Device::by_uuid(uuid).map(Device::Cuda)
+    }
+
+    /// How many NVIDIA GPUs are visible to this process.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::NotFound`] where no driver is installed; else what the driver said.
+    #[cfg(feature = "cuda")]
+    pub fn cuda_count() -> Result<u32, DeviceError> {
+        cuda::Device::count()
     }
 
     /// Which backend drives it.
@@ -116,6 +250,8 @@ impl Device {
         Ok(match self {
             Device::Host(d) => Memory::Host(d.allocate(bytes)?.into()),
             Device::Stub(d) => Memory::Stub(d.allocate(bytes)?.into()),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(d) => Memory::Cuda(d.allocate(bytes)?.into()),
         })
     }
 
@@ -126,10 +262,11 @@ impl Device {
     ///
     /// As [`allocate`](Self::allocate).
     pub fn allocate_private(&self, bytes: Bytes) -> Result<Memory, AllocError> {
-        let segment = Segment::create_private(bytes)?;
         Ok(match self {
-            Device::Host(_) => Memory::Host(host::Memory::new(segment).into()),
-            Device::Stub(_) => Memory::Stub(stub::Memory::new(segment).into()),
+            Device::Host(d) => Memory::Host(d.allocate_private(bytes)?.into()),
+            Device::Stub(d) => Memory::Stub(d.allocate_private(bytes)?.into()),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(d) => Memory::Cuda(d.allocate_private(bytes)?.into()),
         })
     }
 
@@ -143,7 +280,65 @@ impl Device {
         Ok(match self {
             Device::Host(d) => Memory::Host(d.import(shared, bytes)?.into()),
             Device::Stub(d) => Memory::Stub(d.import(shared, bytes)?.into()),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(d) => Memory::Cuda(d.import(shared, bytes)?.into()),
         })
+    }
+
+    /// Lets this device use memory that this process has mapped already, as another device's: the
+    /// same mapping, at the same address.
+    ///
+    /// # Errors
+    ///
+    /// [`ImportError`] where there is no path to the memory, or it is another backend's.
+    pub fn open(&self, memory: &Memory) -> Result<Memory, ImportError> {
+        match (self, memory) {
+            (Device::Host(_), Memory::Host(_)) | (Device::Stub(_), Memory::Stub(_)) => {}
+            #[cfg(feature = "cuda")]
+            (Device::Cuda(d), Memory::Cuda(m)) => d.open(m)?,
+            _ => {
+                let what = "another backend's memory";
+                return Err(ImportError::Unsupported { backend: self.kind(), what });
+            }
+        }
+        Ok(memory.clone())
+    }
+
+    /// Whether this device's kernels can load and store the memory of the device `other`; the error
+    /// says why not.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerAccessError`], one for each pair.
+    pub fn can_access_peer(&self, other: DeviceUuid) -> Result<(), PeerAccessError> {
+        match self {
+            // All of them are this machine's memory.
+            Device::Host(_) | Device::Stub(_) if host::device::is_of_machine(other) => Ok(()),
+            Device::Host(_) | Device::Stub(_) => {
+                Err(PeerAccessError::OtherBackend { backend: self.kind(), to: other })
+            }
+            #[cfg(feature = "cuda")]
+            Device::Cuda(d) => d.can_access_peer(other),
+        }
+    }
+
+    /// Where this device's kernels find memory of the CPU, which they can use from then on until it
+    /// ends.
+    ///
+    /// # Errors
+    ///
+    /// [`ImportError::Unsupported`] where it is no memory of the CPU, or the device cannot reach it;
+    /// else what the driver said.
+    pub fn map_host(&self, memory: &Memory) -> Result<DevicePtr, ImportError> {
+        match (self, memory) {
+            (Device::Host(_), Memory::Host(_)) => Ok(memory.base()),
+            #[cfg(feature = "cuda")]
+            (Device::Cuda(d), Memory::Host(m)) => d.map_host(m),
+            _ => {
+                let what = "memory of the CPU for its kernels";
+                Err(ImportError::Unsupported { backend: self.kind(), what })
+            }
+        }
     }
 
     /// Makes a stream.
@@ -159,7 +354,19 @@ impl Device {
         Ok(match self {
             Device::Host(d) => Stream::Host(d.stream(mode, role)?),
             Device::Stub(d) => Stream::Stub(d.stream(mode, role)?),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(d) => Stream::Cuda(d.stream(mode, role)?),
         })
+    }
+
+    /// Makes a stream with a worker whose work goes before that of ordinary streams, where the
+    /// device knows priorities; elsewhere an ordinary one.
+    ///
+    /// # Errors
+    ///
+    /// As [`stream`](Self::stream).
+    pub fn urgent_stream(&self) -> Result<Stream, DeviceError> {
+        self.stream_as(StreamMode::Worker, Role::Urgent)
     }
 
     /// Makes the stream that suits the backend: inline on the host, a worker elsewhere. It cannot be
@@ -171,7 +378,7 @@ impl Device {
     pub fn default_stream(&self) -> Result<Stream, DeviceError> {
         match self {
             Device::Host(_) => self.stream_as(StreamMode::Inline, Role::Default),
-            Device::Stub(_) => self.stream_as(StreamMode::Worker, Role::Default),
+            _ => self.stream_as(StreamMode::Worker, Role::Default),
         }
     }
 
@@ -181,6 +388,8 @@ impl Device {
         match self {
             Device::Host(d) => Event::Host(d.event()),
             Device::Stub(d) => Event::Stub(d.event()),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(d) => Event::Cuda(d.event()),
         }
     }
 
@@ -193,6 +402,26 @@ impl Device {
         Ok(match self {
             Device::Host(d) => Module::Host(d.load(set)?),
             Device::Stub(d) => Module::Stub(d.load(set)?),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(d) => Module::Cuda(d.load(set)?),
         })
+    }
+
+    /// Makes one compilation of device code launchable. The code comes from the cache on disk, a
+    /// registered bundle or the compiler, in this order; this process loads it once a device, and
+    /// keeps it loaded until it ends.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`] where the backend runs no such code, or there is nothing to be had from any of
+    /// the three.
+    pub fn compile(&self, unit: &Unit<'_>) -> Result<Module, LoadError> {
+        match self {
+            #[cfg(feature = "cuda")]
+            Device::Cuda(d) => d.compile(unit).map(Module::Cuda),
+            Device::Host(_) | Device::Stub(_) => {
+                Err(LoadError::NotCompilable { set: unit.source.name, backend: self.kind() })
+            }
+        }
     }
 }

@@ -3,6 +3,8 @@
 use std::task::Waker;
 
 use crate::backend::EventOps;
+#[cfg(feature = "cuda")]
+use crate::cuda;
 use crate::health::SyncError;
 use crate::{Wait, host, stub};
 
@@ -14,6 +16,9 @@ pub enum Event {
     Host(host::Event),
     /// Of a stream of a device in software.
     Stub(stub::Event),
+    /// Of a stream of an NVIDIA GPU.
+    #[cfg(feature = "cuda")]
+    Cuda(cuda::Event),
 }
 
 macro_rules! on {
@@ -21,6 +26,8 @@ macro_rules! on {
         match $self {
             Event::Host($event) => $body,
             Event::Stub($event) => $body,
+            #[cfg(feature = "cuda")]
+            Event::Cuda($event) => $body,
         }
     };
 }

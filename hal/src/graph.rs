@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use crate::backend::{GraphOps as _, StreamOps as _};
 use crate::capture::{Capture, CaptureError};
+#[cfg(feature = "cuda")]
+use crate::cuda;
 use crate::health::SyncError;
 use crate::stream::{Launched, Stream};
 use crate::{Wait, host, stub};
@@ -21,6 +23,9 @@ pub enum Graph {
     Host(host::Graph),
     /// Of streams of a device in software.
     Stub(stub::Graph),
+    /// Of streams of an NVIDIA GPU.
+    #[cfg(feature = "cuda")]
+    Cuda(cuda::Graph),
 }
 
 macro_rules! on {
@@ -28,6 +33,8 @@ macro_rules! on {
         match $self {
             Graph::Host($graph) => $body,
             Graph::Stub($graph) => $body,
+            #[cfg(feature = "cuda")]
+            Graph::Cuda($graph) => $body,
         }
     };
 }
@@ -73,6 +80,8 @@ impl Graph {
         let launched = match (self, stream) {
             (Graph::Host(g), Stream::Host(s)) => s.replay(g, wait)?,
             (Graph::Stub(g), Stream::Stub(s)) => s.replay(g, wait)?,
+            #[cfg(feature = "cuda")]
+            (Graph::Cuda(g), Stream::Cuda(s)) => s.replay(g, wait)?,
             _ => return Err(SyncError::OtherBackend),
         };
         drop(turn);

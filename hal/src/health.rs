@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::capture::CaptureError;
+use crate::driver::DriverError;
 use crate::fault::{Fault, Kind};
 use crate::order::OrderError;
 use crate::stream::Stream;
@@ -51,9 +52,12 @@ pub enum SyncError {
     /// The stream, event or graph is in a capture, or was, where the call allows none.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// The graph is of another backend than the stream.
-    #[error("the graph was captured on streams of another backend")]
+    /// The graph, event or function is of another backend than the stream.
+    #[error("the stream and what it was given are of different backends")]
     OtherBackend,
+    /// The driver refused, or the work failed on the device.
+    #[error(transparent)]
+    Device(#[from] DriverError),
 }
 
 impl From<OrderError> for SyncError {
@@ -75,6 +79,7 @@ impl Fault for SyncError {
             SyncError::WorkerGone => Kind::Device,
             SyncError::Capture(e) => e.kind(),
             SyncError::OtherBackend => Kind::InvalidArgument,
+            SyncError::Device(e) => e.kind(),
         }
     }
 

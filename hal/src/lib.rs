@@ -4,8 +4,8 @@
 //! # Does
 //!
 //! - One set of public enums ([`Device`], [`Stream`], [`Event`], [`Graph`], [`Memory`], [`Module`])
-//!   over all backends: `host` (the CPU) and `stub` (an asynchronous, in-order device in software,
-//!   whose memory the host cannot touch).
+//!   over all backends: `host` (the CPU), `stub` (an asynchronous, in-order device in software,
+//!   whose memory the host cannot touch) and, with the feature of that name, `cuda` (NVIDIA GPUs).
 //! - Memory that can be shared: a sealed memfd, reserved in full at creation after a look at every
 //!   limit that applies, so that a later touch cannot fault.
 //! - Captures and graphs ([`Stream::begin_capture`], [`Graph`]): recorded launches with their edges,
@@ -57,12 +57,16 @@ mod address;
 mod backend;
 mod capture;
 mod common;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod device;
+mod driver;
 mod event;
 pub mod fault;
 mod graph;
 mod health;
 mod host;
+pub mod kernels;
 mod memory;
 mod module;
 mod order;
@@ -71,6 +75,7 @@ mod recording;
 pub mod shm;
 mod stream;
 mod stub;
+mod transfer;
 pub mod types;
 mod wait;
 mod work;
@@ -78,13 +83,21 @@ mod work;
 pub use address::DevicePtr;
 pub use bytemuck;
 pub use capture::{Capture, CaptureError};
-pub use device::{Capabilities, Device, DeviceError};
+#[cfg(feature = "cudarc")]
+pub use cuda::{CudarcError, CudarcSlice};
+#[cfg(feature = "cuda")]
+pub use cuda::{Multicast, MulticastError, MulticastMapping};
+pub use device::{Capabilities, Device, DeviceError, PeerAccessError};
+pub use driver::DriverError;
 pub use event::Event;
 pub use fault::{Fault, Kind};
 pub use graph::Graph;
 pub use health::{Health, SyncError};
-pub use memory::{AllocError, ExportError, ImportError, Memory, RangeError, Shareable};
+pub use kernels::{KernelSource, Unit};
+pub use memory::{
+    AccessError, AllocError, ExportError, ImportError, Memory, RangeError, Shareable,
+};
 pub use module::{Function, HostFn, Kernel, KernelSet, LaunchContext, LoadError, Module};
 pub use order::{OrderError, StreamOrder, Turn};
-pub use stream::{KeepAlive, Launch, Launched, Stream, StreamId, StreamMode};
+pub use stream::{Grid, KeepAlive, Launch, Launched, Stream, StreamId, StreamMode};
 pub use wait::{CancelGuard, CancelToken, Wait};

@@ -3,13 +3,16 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use crate::DevicePtr;
 use crate::backend::MemoryOps;
+use crate::driver::DriverError;
 use crate::fault::{Fault, Kind};
 use crate::shm::{Segment, SegmentError};
 use crate::types::{BackendKind, Bytes};
-use crate::{host, stub};
+#[cfg(feature = "cuda")]
+use crate::{Device, KeepAlive, cuda};
+use crate::{DeviceError, DevicePtr, host, stub};
 
 /// A mapped piece of some device's memory: allocated here, or a peer's. Clones are the same
 /// mapping, which ends with the last of them.
@@ -20,22 +23,47 @@ pub enum Memory {
     Host(Arc<host::Memory>),
     /// Memory of a device in software.
     Stub(Arc<stub::Memory>),
+    /// Memory of an NVIDIA GPU.
+    #[cfg(feature = "cuda")]
+    Cuda(Arc<cuda::Memory>),
 }
 
 /// Why memory could not be allocated.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot allocate: {0}")]
-pub struct AllocError(pub SegmentError);
-
-impl From<SegmentError> for AllocError {
-    fn from(error: SegmentError) -> Self {
-        AllocError(error)
-    }
+#[non_exhaustive]
+pub enum AllocError {
+    /// This machine's memory, or a limit on it.
+    #[error("cannot allocate: {0}")]
+    Segment(#[from] SegmentError),
+    /// The device has too little memory.
+    #[error("cannot allocate: {needed} needed, {available} available on {device}: {error}")]
+    Exhausted {
+        /// Bytes that the device was to give, rounded up to what it gives at once.
+        needed: Bytes,
+        /// Bytes that it has left, not necessarily in one piece.
+        available: Bytes,
+        /// Its name.
+        device: String,
+        /// What the driver said.
+        error: DriverError,
+    },
+    /// The driver refused.
+    #[error("cannot allocate {needed}: {error}")]
+    Device {
+        /// Bytes asked for.
+        needed: Bytes,
+        /// What the driver said.
+        error: DriverError,
+    },
 }
 
 impl Fault for AllocError {
     fn kind(&self) -> Kind {
-        self.0.kind()
+        match self {
+            AllocError::Segment(e) => e.kind(),
+            AllocError::Exhausted { .. } => Kind::Exhausted,
+            AllocError::Device { error, .. } => error.kind(),
+        }
     }
 }
 
@@ -45,6 +73,16 @@ impl Fault for AllocError {
 pub enum Shareable {
     /// A file descriptor, to be sent by `SCM_RIGHTS`.
     Fd(OwnedFd),
+    /// A fabric handle: bytes that mean the same memory on every host of the fabric.
+    Fabric([u8; 64]),
+    /// A legacy handle of CUDA, for memory that is not virtual-memory mapped, and where in that
+    /// handle's allocation the memory begins.
+    Ipc {
+        /// The handle.
+        handle: [u8; 64],
+        /// Bytes from the allocation's base.
+        offset: Bytes,
+    },
 }
 
 /// Why memory could not be exported.
@@ -57,6 +95,15 @@ pub enum ExportError {
     /// The descriptor could not be duplicated.
     #[error("duplicating a descriptor for export: {0}")]
     Descriptor(io::Error),
+    /// The memory was made so that it cannot be shared in this way.
+    #[error("the memory cannot be exported: {reason}")]
+    NotShareable {
+        /// Why.
+        reason: &'static str,
+    },
+    /// The driver refused.
+    #[error("exporting memory: {0}")]
+    Device(#[from] DriverError),
 }
 
 impl Fault for ExportError {
@@ -64,24 +111,48 @@ impl Fault for ExportError {
         match self {
             ExportError::NotOwner => Kind::InvalidArgument,
             ExportError::Descriptor(_) => Kind::Exhausted,
+            ExportError::NotShareable { .. } => Kind::Unsupported,
+            ExportError::Device(e) => e.kind(),
         }
     }
 }
 
 /// Why what a peer sent could not be mapped.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot map the peer's memory: {0}")]
-pub struct ImportError(pub SegmentError);
-
-impl From<SegmentError> for ImportError {
-    fn from(error: SegmentError) -> Self {
-        ImportError(error)
-    }
+#[non_exhaustive]
+pub enum ImportError {
+    /// It is no segment of this machine as announced.
+    #[error("cannot map the peer's memory: {0}")]
+    Segment(#[from] SegmentError),
+    /// A device of this backend maps no memory of that sort.
+    #[error("a {backend} device cannot map {what}")]
+    Unsupported {
+        /// The device's backend.
+        backend: BackendKind,
+        /// What it was to map.
+        what: &'static str,
+    },
+    /// Its device cannot be used.
+    #[error("cannot use foreign memory: {0}")]
+    Foreign(DeviceError),
+    /// The driver refused.
+    #[error("cannot map {bytes} of a peer's memory: {error}")]
+    Device {
+        /// Bytes announced.
+        bytes: Bytes,
+        /// What the driver said.
+        error: DriverError,
+    },
 }
 
 impl Fault for ImportError {
     fn kind(&self) -> Kind {
-        self.0.kind()
+        match self {
+            ImportError::Segment(e) => e.kind(),
+            ImportError::Unsupported { .. } => Kind::Unsupported,
+            ImportError::Foreign(e) => e.kind(),
+            ImportError::Device { error, .. } => error.kind(),
+        }
     }
 }
 
@@ -103,11 +174,34 @@ impl Fault for RangeError {
     }
 }
 
+/// Why bytes of a memory could not be copied in or out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// The range does not lie in the memory; nothing was copied.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    /// The driver refused, or failed on the way.
+    #[error("copying to or from device memory: {0}")]
+    Device(#[from] DriverError),
+}
+
+impl Fault for AccessError {
+    fn kind(&self) -> Kind {
+        match self {
+            AccessError::Range(e) => e.kind(),
+            AccessError::Device(e) => e.kind(),
+        }
+    }
+}
+
 macro_rules! on {
     ($self:ident, $memory:ident => $body:expr) => {
         match $self {
             Memory::Host($memory) => $body,
             Memory::Stub($memory) => $body,
+            #[cfg(feature = "cuda")]
+            Memory::Cuda($memory) => $body,
         }
     };
 }
@@ -131,6 +225,8 @@ impl Memory {
         match self {
             Memory::Host(_) => BackendKind::Host,
             Memory::Stub(_) => BackendKind::Stub,
+            #[cfg(feature = "cuda")]
+            Memory::Cuda(_) => BackendKind::Cuda,
         }
     }
 
@@ -150,29 +246,113 @@ impl Memory {
         on!(self, m => m.host_segment())
     }
 
+    /// Makes a fabric handle, which other hosts of the same fabric can import, too.
+    ///
+    /// # Errors
+    ///
+    /// [`ExportError::NotShareable`] where the device or its permissions allow none: see
+    /// [`Capabilities::fabric`](crate::Capabilities::fabric).
+    pub fn export_fabric(&self) -> Result<Shareable, ExportError> {
+        match self {
+            #[cfg(feature = "cuda")]
+            Memory::Cuda(memory) => memory.export_fabric(),
+            Memory::Host(_) | Memory::Stub(_) => {
+                Err(ExportError::NotShareable { reason: "its backend has no fabric handles" })
+            }
+        }
+    }
+
+    /// Whether it stays valid when the process that allocated it dies.
+    #[must_use]
+    pub fn survives_peer_loss(&self) -> bool {
+        match self {
+            Memory::Host(_) | Memory::Stub(_) => true,
+            #[cfg(feature = "cuda")]
+            Memory::Cuda(memory) => memory.survives_peer_loss(),
+        }
+    }
+
+    /// Memory of an NVIDIA GPU that somebody else allocated. What sort it is, is asked now and
+    /// decides how it can be exported. Nothing is freed when it ends; `keep` is dropped then.
+    ///
+    /// # Errors
+    ///
+    /// [`ImportError::Unsupported`] where `device` is no GPU, or `address` none of its memory.
+    ///
+    /// # Safety
+    ///
+    /// `bytes` from `address` on must be one allocation's memory, or part of it, and stay allocated
+    /// until `keep` is dropped, or for ever without one.
+    #[cfg(feature = "cuda")]
+    #[allow(unsafe_code, reason = "the caller vouches for the address")]
+    pub unsafe fn from_raw(
+        device: &Device,
+        address: DevicePtr,
+        bytes: Bytes,
+        keep: Option<KeepAlive>,
+    ) -> Result<Memory, ImportError> {
+        let Device::Cuda(device) = device else {
+            let what = "memory of a GPU";
+            return Err(ImportError::Unsupported { backend: device.kind(), what });
+        };
+        // SAFETY: the caller's promise, passed on.
+        let memory = unsafe { cuda::Memory::from_raw(device, address, bytes, keep) }?;
+        Ok(Memory::Cuda(memory.into()))
+    }
+
     /// Copies out of the memory, blocking, beside all streams. Makes no claim of order with work in
     /// flight; see [`Segment::read`].
     ///
     /// # Errors
     ///
-    /// [`RangeError`] where the range does not lie in the memory; nothing is copied.
-    pub fn read(&self, offset: Bytes, out: &mut [u8]) -> Result<(), RangeError> {
-        let length = Bytes::from(out.len());
-        let error = RangeError { offset, length, size: self.bytes() };
-        let start = offset.to_usize().ok_or(error)?;
-        if on!(self, m => m.segment().read(start, out)) { Ok(()) } else { Err(error) }
+    /// [`AccessError::Range`] where the range does not lie in the memory, and nothing is copied;
+    /// else what the driver said.
+    pub fn read(&self, offset: Bytes, out: &mut [u8]) -> Result<(), AccessError> {
+        let start = self.range(offset, out.len())?;
+        Ok(on!(self, m => m.read(start, out))?)
     }
 
     /// Copies into the memory; as [`read`](Self::read), the other way.
     ///
     /// # Errors
     ///
-    /// [`RangeError`] where the range does not lie in the memory; nothing is copied.
-    pub fn write(&self, offset: Bytes, data: &[u8]) -> Result<(), RangeError> {
-        let length = Bytes::from(data.len());
-        let error = RangeError { offset, length, size: self.bytes() };
-        let start = offset.to_usize().ok_or(error)?;
-        if on!(self, m => m.segment().write(start, data)) { Ok(()) } else { Err(error) }
+    /// As [`read`](Self::read).
+    pub fn write(&self, offset: Bytes, data: &[u8]) -> Result<(), AccessError> {
+        let start = self.range(offset, data.len())?;
+        Ok(on!(self, m => m.write(start, data))?)
+    }
+
+    /// Stores `value` into `count` aligned 32-bit words, `pitch` bytes apart, blocking, beside all
+    /// streams; as [`write`](Self::write) otherwise.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write); a word that is not aligned lies in no memory.
+    pub fn fill32(
+        &self,
+        offset: Bytes,
+        pitch: Bytes,
+        value: u32,
+        count: usize,
+    ) -> Result<(), AccessError> {
+        if count == 0 {
+            return Ok(());
+        }
+        let step = pitch.to_usize().filter(|p| *p >= 4 && p.is_multiple_of(4));
+        let length = step.and_then(|p| (count - 1).checked_mul(p)?.checked_add(4));
+        let start = self.range(offset, length.unwrap_or(usize::MAX))?;
+        if !start.is_multiple_of(4) {
+            return Err(RangeError { offset, length: Bytes::new(4), size: self.bytes() })?;
+        }
+        Ok(on!(self, m => m.fill32(start, step.unwrap_or(4), value, count))?)
+    }
+
+    /// Where a range begins, if all of it lies in the memory.
+    fn range(&self, offset: Bytes, length: usize) -> Result<usize, RangeError> {
+        let length = Bytes::from(length);
+        let end = offset.checked_add(length).filter(|end| *end <= self.bytes());
+        let start = end.and(offset.to_usize());
+        start.ok_or(RangeError { offset, length, size: self.bytes() })
     }
 }
 
@@ -184,6 +364,26 @@ pub(crate) fn export_segment(segment: &Segment) -> Result<Shareable, ExportError
 
 /// Imports a segment: shared by the backends whose memory is one.
 pub(crate) fn import_segment(shared: Shareable, bytes: Bytes) -> Result<Segment, ImportError> {
-    let Shareable::Fd(fd) = shared;
-    Ok(Segment::import(fd, bytes)?)
+    match shared {
+        Shareable::Fd(fd) => Ok(Segment::import(fd, bytes)?),
+        Shareable::Fabric(_) | Shareable::Ipc { .. } => {
+            Err(ImportError::Unsupported { backend: BackendKind::Host, what: "a GPU's handle" })
+        }
+    }
+}
+
+/// Stores words into a segment: shared by the backends whose memory is one. The caller has checked
+/// that they are aligned and lie in it.
+pub(crate) fn fill_segment(
+    segment: &Segment,
+    start: usize,
+    pitch: usize,
+    value: u32,
+    count: usize,
+) {
+    for index in 0..count {
+        if let Some([word]) = segment.words(start + index * pitch, 1) {
+            word.store(value, Ordering::Release);
+        }
+    }
 }

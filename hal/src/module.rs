@@ -6,6 +6,9 @@ use core::fmt;
 use std::time::Instant;
 
 use crate::backend::ModuleOps;
+#[cfg(feature = "cuda")]
+use crate::cuda;
+use crate::driver::DriverError;
 use crate::fault::{Fault, Kind};
 use crate::types::{BackendKind, Bytes};
 use crate::{DevicePtr, Wait, host, stub};
@@ -56,6 +59,9 @@ pub enum Module {
     Host(host::Module),
     /// On a device in software.
     Stub(stub::Module),
+    /// On an NVIDIA GPU.
+    #[cfg(feature = "cuda")]
+    Cuda(cuda::Module),
 }
 
 /// Why a kernel cannot be had.
@@ -72,19 +78,105 @@ pub enum LoadError {
         /// The backend it was wanted for.
         backend: BackendKind,
     },
+    /// The backend runs Rust functions, not device code.
+    #[error("{backend} runs no device code, so not {set}")]
+    NotCompilable {
+        /// The set that was to be compiled.
+        set: &'static str,
+        /// The backend.
+        backend: BackendKind,
+    },
+    /// There is no code for the device, and none can be made.
+    #[error("no device code of {set} for {arch}: {reason}")]
+    NoCode {
+        /// The set.
+        set: &'static str,
+        /// The architecture it was wanted for.
+        arch: String,
+        /// Each place that was looked at, and why it has none.
+        reason: String,
+    },
+    /// A kernel takes other arguments than its caller has.
+    #[error("kernel {name} takes {found} bytes of arguments, its caller has {expected}")]
+    Arguments {
+        /// The kernel.
+        name: String,
+        /// The caller's bytes.
+        expected: usize,
+        /// The kernel's.
+        found: usize,
+    },
+    /// The driver refused the code.
+    #[error("loading {name}: {error}")]
+    Device {
+        /// The kernel or set.
+        name: String,
+        /// What the driver said.
+        error: DriverError,
+    },
 }
 
 impl Fault for LoadError {
     fn kind(&self) -> Kind {
-        Kind::Unsupported
+        match self {
+            LoadError::NoKernel { .. }
+            | LoadError::NotCompilable { .. }
+            | LoadError::NoCode { .. } => Kind::Unsupported,
+            LoadError::Arguments { .. } => Kind::Disagreement,
+            LoadError::Device { error, .. } => error.kind(),
+        }
     }
 }
 
 /// A kernel, ready to be launched on streams of the device whose module it comes from.
 #[derive(Clone, Copy, Debug)]
 pub struct Function {
-    pub(crate) kernel: &'static Kernel,
-    pub(crate) backend: BackendKind,
+    pub(crate) code: Code,
+    backend: BackendKind,
+}
+
+/// What a function runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Code {
+    Rust(&'static Kernel),
+    #[cfg(feature = "cuda")]
+    Cuda(&'static cuda::Function),
+}
+
+impl Function {
+    pub(crate) fn of(kernel: &'static Kernel, backend: BackendKind) -> Self {
+        Function { code: Code::Rust(kernel), backend }
+    }
+
+    /// Which backend's streams run it.
+    #[must_use]
+    pub fn backend(&self) -> BackendKind {
+        self.backend
+    }
+
+    /// Bytes of its argument block.
+    #[must_use]
+    pub fn args(&self) -> usize {
+        match self.code {
+            Code::Rust(kernel) => kernel.args,
+            #[cfg(feature = "cuda")]
+            Code::Cuda(function) => function.args(),
+        }
+    }
+
+    /// How many blocks of `threads` threads with `shared` bytes of dynamic shared memory the whole
+    /// device holds at once; 1 where a launch is one function call.
+    #[must_use]
+    pub fn resident_blocks(&self, threads: u32, shared: u32) -> u32 {
+        match self.code {
+            Code::Rust(_) => {
+                let _ = (threads, shared);
+                1
+            }
+            #[cfg(feature = "cuda")]
+            Code::Cuda(function) => function.resident_blocks(threads, shared),
+        }
+    }
 }
 
 impl Module {
@@ -94,16 +186,35 @@ impl Module {
     ///
     /// [`LoadError::NoKernel`].
     pub fn function(&self, name: &str) -> Result<Function, LoadError> {
-        let (set, backend) = match self {
-            Module::Host(m) => (m.set(), BackendKind::Host),
-            Module::Stub(m) => (m.set(), BackendKind::Stub),
+        let (set, kernel, backend) = match self {
+            Module::Host(m) => (m.name(), m.kernel(name), BackendKind::Host),
+            Module::Stub(m) => (m.name(), m.kernel(name), BackendKind::Stub),
+            #[cfg(feature = "cuda")]
+            Module::Cuda(m) => (m.name(), m.kernel(name), BackendKind::Cuda),
         };
-        let kernel = set
-            .kernels
-            .iter()
-            .find(|k| k.name == name)
-            .ok_or_else(|| LoadError::NoKernel { set: set.name, name: name.to_owned(), backend })?;
-        Ok(Function { kernel, backend })
+        let missing = || LoadError::NoKernel { set, name: name.to_owned(), backend };
+        let kernel = kernel.ok_or_else(missing)?;
+        Ok(Function::of(kernel, backend))
+    }
+
+    /// Finds a kernel of compiled device code that takes one struct of `args` bytes by value, and
+    /// loads it now, so that its first launch loads nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::NoKernel`], [`LoadError::Arguments`], or what the driver said.
+    pub fn device_function(&self, name: &str, args: usize) -> Result<Function, LoadError> {
+        match self {
+            #[cfg(feature = "cuda")]
+            Module::Cuda(m) => {
+                let code = Code::Cuda(m.device_function(name, args)?);
+                Ok(Function { code, backend: BackendKind::Cuda })
+            }
+            Module::Host(_) | Module::Stub(_) => {
+                let _ = args;
+                self.function(name)
+            }
+        }
     }
 }
 

@@ -9,9 +9,11 @@ use crate::capture::{Capture, CaptureError};
 use crate::event::Event;
 use crate::graph::Graph;
 use crate::health::{Health, SyncError};
-use crate::module::Function;
-use crate::types::BackendKind;
-use crate::{Wait, host, stub};
+use crate::module::{Code, Function, Kernel};
+use crate::types::{BackendKind, Bytes};
+#[cfg(feature = "cuda")]
+use crate::{Device, DeviceError, cuda};
+use crate::{DevicePtr, Wait, host, stub, transfer};
 
 /// A queue of work that runs in order. Clones are the same stream; compare by [`id`](Self::id).
 #[derive(Clone, Debug)]
@@ -21,6 +23,9 @@ pub enum Stream {
     Host(host::Stream),
     /// On a device in software.
     Stub(stub::Stream),
+    /// Of an NVIDIA GPU.
+    #[cfg(feature = "cuda")]
+    Cuda(cuda::Stream),
 }
 
 /// Identifies a stream in this process.
@@ -44,6 +49,8 @@ pub(crate) enum Role {
     Ordinary,
     /// The work of anybody, who must be able to rely on it that it runs.
     Default,
+    /// Work that goes before that of others, where there are priorities.
+    Urgent,
 }
 
 /// Something that must outlive a launch.
@@ -55,7 +62,31 @@ pub struct Launch<'a> {
     pub(crate) function: Function,
     pub(crate) args: &'a [u8],
     pub(crate) wait: &'a Wait,
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only devices have grids"))]
+    pub(crate) grid: Grid,
     keep: Keep<'a>,
+}
+
+/// How a device spreads a launch. Backends that run functions take it and ignore it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// Thread blocks.
+    pub blocks: u32,
+    /// Threads of each block.
+    pub threads: u32,
+    /// Bytes of dynamic shared memory of each block.
+    pub shared: u32,
+    /// Programmatic dependent launch: the grid may start before the work ahead of it on the stream
+    /// has ended, and waits for that itself.
+    pub dependent: bool,
+    /// All blocks are resident at once, or the launch fails: blocks may wait for each other.
+    pub cooperative: bool,
+}
+
+impl Default for Grid {
+    fn default() -> Self {
+        Grid { blocks: 1, threads: 1, shared: 0, dependent: false, cooperative: false }
+    }
 }
 
 /// What a launch keeps alive.
@@ -106,7 +137,32 @@ impl<'a> Launch<'a> {
         keep: Keep<'a>,
     ) -> Self {
         const { assert!(align_of::<T>() <= 16) };
-        Launch { function, args: bytemuck::bytes_of(args), wait, keep }
+        Launch { function, args: bytemuck::bytes_of(args), wait, grid: Grid::default(), keep }
+    }
+
+    /// Spread like this; one block of one thread without.
+    #[must_use]
+    pub fn grid(mut self, grid: Grid) -> Self {
+        self.grid = grid;
+        self
+    }
+
+    /// The function, for backends that run it on the CPU.
+    pub(crate) fn kernel(&self) -> Result<&'static Kernel, SyncError> {
+        match self.function.code {
+            Code::Rust(kernel) => Ok(kernel),
+            #[cfg(feature = "cuda")]
+            Code::Cuda(_) => Err(SyncError::OtherBackend),
+        }
+    }
+
+    /// Calls `each` with everything that it keeps.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn each_kept(&self, each: &mut dyn FnMut(&KeepAlive)) {
+        match self.keep {
+            Keep::These(these) => these.iter().for_each(each),
+            Keep::Asked(ask) => ask().iter().for_each(each),
+        }
     }
 
     pub(crate) fn keep(&self) -> Vec<KeepAlive> {
@@ -135,6 +191,8 @@ macro_rules! on {
         match $self {
             Stream::Host($stream) => $body,
             Stream::Stub($stream) => $body,
+            #[cfg(feature = "cuda")]
+            Stream::Cuda($stream) => $body,
         }
     };
 }
@@ -152,6 +210,8 @@ impl Stream {
         match self {
             Stream::Host(_) => BackendKind::Host,
             Stream::Stub(_) => BackendKind::Stub,
+            #[cfg(feature = "cuda")]
+            Stream::Cuda(_) => BackendKind::Cuda,
         }
     }
 
@@ -181,8 +241,8 @@ impl Stream {
     /// in it must stay valid until this returns and, beyond that, for as long as what `keep` gives
     /// lives. The function must come from a module of this stream's backend.
     pub unsafe fn launch(&self, launch: Launch<'_>) -> Result<Launched, SyncError> {
-        debug_assert_eq!(launch.args.len(), launch.function.kernel.args);
-        debug_assert_eq!(self.backend(), launch.function.backend);
+        debug_assert_eq!(launch.args.len(), launch.function.args());
+        debug_assert_eq!(self.backend(), launch.function.backend());
         // SAFETY: the caller's promise, passed on.
         on!(self, s => unsafe { s.launch(launch) })
     }
@@ -198,6 +258,8 @@ impl Stream {
         match (self, event) {
             (Stream::Host(s), Event::Host(e)) => s.record(e),
             (Stream::Stub(s), Event::Stub(e)) => s.record(e),
+            #[cfg(feature = "cuda")]
+            (Stream::Cuda(s), Event::Cuda(e)) => s.record(e),
             _ => Err(SyncError::WorkerGone),
         }
     }
@@ -213,6 +275,8 @@ impl Stream {
         match (self, event) {
             (Stream::Host(s), Event::Host(e)) => s.wait(e, wait),
             (Stream::Stub(s), Event::Stub(e)) => s.wait(e, wait),
+            #[cfg(feature = "cuda")]
+            (Stream::Cuda(s), Event::Cuda(e)) => s.wait(e, wait),
             (_, event) if self.capture() == Capture::None => event.synchronize(wait),
             _ => Err(self.invalidate(CaptureError::Isolation)),
         }
@@ -224,6 +288,8 @@ impl Stream {
         match (self, event) {
             (Stream::Host(s), Event::Host(e)) => s.mark(e),
             (Stream::Stub(s), Event::Stub(e)) => s.mark(e),
+            #[cfg(feature = "cuda")]
+            (Stream::Cuda(s), Event::Cuda(e)) => s.mark(e),
             _ => tracing::error!("an event of another backend marks nothing"),
         }
     }
@@ -277,6 +343,8 @@ impl Stream {
         Ok(match self {
             Stream::Host(s) => Graph::Host(s.end_capture()?),
             Stream::Stub(s) => Graph::Stub(s.end_capture()?),
+            #[cfg(feature = "cuda")]
+            Stream::Cuda(s) => Graph::Cuda(s.end_capture()?),
         })
     }
 
@@ -290,5 +358,139 @@ impl Stream {
     /// once. While the stream captures, it is the graph's launches that it will watch.
     pub fn watch(&self, health: Weak<dyn Health>) {
         on!(self, s => s.watch(health));
+    }
+
+    /// A stream that somebody else made on `device`: a `CUstream`, null and `CU_STREAM_LEGACY` being
+    /// the same. `keep` is dropped with the last clone of what this returns. While one is alive, the
+    /// same `CUstream` gives the same stream again.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Foreign`] where the device is no GPU, the stream is of another device's
+    /// context, or is `CU_STREAM_PER_THREAD`, which is another stream on each thread; else what the
+    /// driver said.
+    ///
+    /// # Safety
+    ///
+    /// The stream must not be destroyed before `keep` is dropped, or ever without one.
+    #[cfg(feature = "cuda")]
+    pub unsafe fn from_raw(
+        device: &Device,
+        stream: *mut core::ffi::c_void,
+        keep: Option<KeepAlive>,
+    ) -> Result<Stream, DeviceError> {
+        let Device::Cuda(device) = device else {
+            let reason = "the device is no GPU";
+            return Err(DeviceError::Foreign { what: "stream", reason });
+        };
+        // SAFETY: the caller's promise, passed on.
+        unsafe { cuda::Stream::from_raw(device, stream, keep) }.map(Stream::Cuda)
+    }
+
+    /// The `CUstream` behind it, for a user's own launches; none where the CPU runs the work. It is
+    /// valid as long as the stream.
+    #[cfg(feature = "cuda")]
+    #[must_use]
+    pub fn as_raw(&self) -> Option<*mut core::ffi::c_void> {
+        match self {
+            Stream::Cuda(s) => Some(s.as_raw()),
+            _ => None,
+        }
+    }
+
+    /// Copies bytes, by a device's copy engines where it has some; a node of the graph in a capture.
+    /// The ranges must not overlap without being equal.
+    ///
+    /// # Errors
+    ///
+    /// As [`launch`](Self::launch).
+    ///
+    /// # Safety
+    ///
+    /// Both ranges must be memory that this stream's device has mapped, until this returns and as
+    /// long as what `keep` gives lives. `keep` is called only if the copy is not done when it
+    /// returns.
+    pub unsafe fn copy(
+        &self,
+        dst: DevicePtr,
+        src: DevicePtr,
+        bytes: Bytes,
+        keep: &dyn Fn() -> Vec<KeepAlive>,
+    ) -> Result<Launched, SyncError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.copy_batch(&[(dst, src, bytes)], keep) }
+    }
+
+    /// As [`copy`](Self::copy), of several in one call: in no order among themselves.
+    ///
+    /// # Errors
+    ///
+    /// As [`copy`](Self::copy); some of them may have been enqueued.
+    ///
+    /// # Safety
+    ///
+    /// As for [`copy`](Self::copy), for each. No range that is written may overlap another's.
+    pub unsafe fn copy_batch(
+        &self,
+        copies: &[(DevicePtr, DevicePtr, Bytes)],
+        keep: &dyn Fn() -> Vec<KeepAlive>,
+    ) -> Result<Launched, SyncError> {
+        match self {
+            #[cfg(feature = "cuda")]
+            // SAFETY: the caller's promise, passed on.
+            Stream::Cuda(s) => unsafe { s.copy_batch(copies, keep) },
+            // SAFETY: the caller's promise, passed on.
+            _ => unsafe { transfer::copy_batch(self, copies, keep) },
+        }
+    }
+
+    /// Stores `value` into `count` 32-bit words, aligned; a node of the graph in a capture.
+    ///
+    /// # Errors
+    ///
+    /// As [`launch`](Self::launch).
+    ///
+    /// # Safety
+    ///
+    /// As for [`copy`](Self::copy), of the one range.
+    pub unsafe fn fill32(
+        &self,
+        dst: DevicePtr,
+        value: u32,
+        count: u64,
+        keep: &dyn Fn() -> Vec<KeepAlive>,
+    ) -> Result<Launched, SyncError> {
+        match self {
+            #[cfg(feature = "cuda")]
+            // SAFETY: the caller's promise, passed on.
+            Stream::Cuda(s) => unsafe { s.fill32(dst, value, count, keep) },
+            // SAFETY: the caller's promise, passed on.
+            _ => unsafe { transfer::fill32(self, dst, value, count, keep) },
+        }
+    }
+
+    /// Stores one aligned 32-bit word after everything before it on the stream has become visible to
+    /// the whole system.
+    ///
+    /// # Errors
+    ///
+    /// As [`launch`](Self::launch).
+    ///
+    /// # Safety
+    ///
+    /// As for [`copy`](Self::copy), of the one word.
+    pub unsafe fn write_value32(
+        &self,
+        dst: DevicePtr,
+        value: u32,
+        keep: &dyn Fn() -> Vec<KeepAlive>,
+    ) -> Result<Launched, SyncError> {
+        match self {
+            #[cfg(feature = "cuda")]
+            // SAFETY: the caller's promise, passed on.
+            Stream::Cuda(s) => unsafe { s.write_value32(dst, value, keep) },
+            // SAFETY: the caller's promise, passed on.
+            _ => unsafe { transfer::fill32(self, dst, value, 1, keep) },
+        }
     }
 }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "calls kernels, which take an untyped argument block")]
 
 use crate::Wait;
+use crate::health::SyncError;
 use crate::module::{Kernel, LaunchContext, Space};
 use crate::stream::{KeepAlive, Launch};
 
@@ -31,12 +32,13 @@ impl Work {
     ///
     /// As for [`Stream::launch`](crate::Stream::launch), for each [`run`](Self::run) as long as this
     /// lives: what the launch keeps, this keeps.
-    pub(crate) unsafe fn new(launch: &Launch<'_>, space: Space) -> Self {
+    pub(crate) unsafe fn new(launch: &Launch<'_>, space: Space) -> Result<Self, SyncError> {
+        let kernel = launch.kernel()?;
         let mut args = vec![Line([0; 16]); launch.args.len().div_ceil(16)];
         for (line, bytes) in args.iter_mut().zip(launch.args.chunks(16)) {
             line.0[..bytes.len()].copy_from_slice(bytes);
         }
-        Work { kernel: launch.function.kernel, space, args, _keep: launch.keep() }
+        Ok(Work { kernel, space, args, _keep: launch.keep() })
     }
 
     /// Runs the kernel, to its end or until it stops early; whether it did the latter.

@@ -191,10 +191,10 @@ fn what_cannot_be_captured_breaks_the_capture() {
         }),
     ];
     for (rig, stream) in streams() {
-        for (expected, misuse) in misuses {
+        for (expected, misuse) in &misuses {
             stream.begin_capture().unwrap();
             rig.launch(&stream, 3, NEVER);
-            is(misuse(&rig, &stream), expected);
+            is(misuse(&rig, &stream), expected.clone());
             assert_eq!(stream.capture(), Capture::Invalidated);
             is(rig.try_launch(&stream, 3, NEVER), CaptureError::Invalidated);
             assert_eq!(stream.end_capture().unwrap_err(), CaptureError::Invalidated);

@@ -21,7 +21,7 @@ use rig::{Failed, Member, PATIENT, Running, Runs, exchange};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use symmem_hal::shm::{LimitSource, SegmentError};
 use symmem_hal::types::{Bytes, DType, Layout, RankSet};
-use symmem_hal::{Device, Fault as _, Kind, Wait};
+use symmem_hal::{AllocError, Device, Fault as _, Kind, Wait};
 use symmem_mem::store::Store as _;
 use symmem_mem::{Allocation, View};
 
@@ -229,7 +229,7 @@ fn limited() -> Result<(), Failed> {
     let device = Device::host();
     let needed = Bytes::mib(100);
     let Err(error) = Allocation::new(&device, needed) else { return Err("100 MiB of 64".into()) };
-    let SegmentError::Limit { needed: said, limit } = &error.0 else {
+    let AllocError::Segment(SegmentError::Limit { needed: said, limit }) = &error else {
         return Err(format!("not of a limit: {error}").into());
     };
     let within = limit.available <= Bytes::new(Cgroup::MOST);

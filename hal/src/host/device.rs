@@ -25,13 +25,21 @@ impl Device {
 /// A UUID made of this machine's boot and a number: every process of the machine makes the same,
 /// and two machines, or two boots, do not.
 pub(crate) fn machine_uuid(salt: u64) -> DeviceUuid {
+    DeviceUuid((boot() ^ u128::from(salt)).to_be_bytes())
+}
+
+/// Whether it is the identity of a device of this machine's that is made of software.
+pub(crate) fn is_of_machine(uuid: DeviceUuid) -> bool {
+    u128::from_be_bytes(uuid.0) ^ boot() <= u128::from(u32::MAX) + 1
+}
+
+fn boot() -> u128 {
     static BOOT: OnceLock<u128> = OnceLock::new();
-    let boot = BOOT.get_or_init(|| {
+    *BOOT.get_or_init(|| {
         let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let digits: String = id.chars().filter(char::is_ascii_hexdigit).collect();
         u128::from_str_radix(&digits, 16).unwrap_or(0)
-    });
-    DeviceUuid((boot ^ u128::from(salt)).to_be_bytes())
+    })
 }
 
 impl DeviceOps for Device {
@@ -64,12 +72,16 @@ impl DeviceOps for Device {
                 .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
             peer_atomics: true,
             shareable: true,
-            multicast: false,
+            ..Capabilities::default()
         }
     }
 
     fn allocate(&self, bytes: Bytes) -> Result<Memory, AllocError> {
         Ok(Memory::new(Segment::create(bytes)?))
+    }
+
+    fn allocate_private(&self, bytes: Bytes) -> Result<Memory, AllocError> {
+        Ok(Memory::new(Segment::create_private(bytes)?))
     }
 
     fn import(&self, shared: Shareable, bytes: Bytes) -> Result<Memory, ImportError> {

@@ -2,38 +2,73 @@
 
 use crate::DevicePtr;
 use crate::backend::MemoryOps;
-use crate::memory::{ExportError, Shareable, export_segment};
+use crate::driver::DriverError;
+use crate::memory::{ExportError, Shareable, export_segment, fill_segment};
 use crate::shm::Segment;
 use crate::types::Bytes;
 
 /// A mapped segment of this machine's memory.
 #[derive(Debug)]
-pub struct Memory(Segment);
+pub struct Memory {
+    /// Ends before the mapping does.
+    #[cfg(feature = "cuda")]
+    registration: crate::cuda::Registration,
+    segment: Segment,
+}
 
 impl Memory {
     pub(crate) fn new(segment: Segment) -> Self {
-        Memory(segment)
+        Memory {
+            #[cfg(feature = "cuda")]
+            registration: crate::cuda::Registration::default(),
+            segment,
+        }
+    }
+
+    /// What makes it known to GPUs.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn registration(&self) -> (&crate::cuda::Registration, &Segment) {
+        (&self.registration, &self.segment)
     }
 }
 
 impl MemoryOps for Memory {
     fn base(&self) -> DevicePtr {
-        DevicePtr::new(self.0.base().as_ptr().expose_provenance() as u64)
+        DevicePtr::new(self.segment.base().as_ptr().expose_provenance() as u64)
     }
 
     fn bytes(&self) -> Bytes {
-        self.0.bytes()
+        self.segment.bytes()
     }
 
     fn export(&self) -> Result<Shareable, ExportError> {
-        export_segment(&self.0)
+        export_segment(&self.segment)
     }
 
-    fn segment(&self) -> &Segment {
-        &self.0
+    fn read(&self, start: usize, out: &mut [u8]) -> Result<(), DriverError> {
+        let copied = self.segment.read(start, out);
+        debug_assert!(copied, "the caller checked the range");
+        Ok(())
+    }
+
+    fn write(&self, start: usize, data: &[u8]) -> Result<(), DriverError> {
+        let copied = self.segment.write(start, data);
+        debug_assert!(copied, "the caller checked the range");
+        Ok(())
+    }
+
+    fn fill32(
+        &self,
+        start: usize,
+        pitch: usize,
+        value: u32,
+        count: usize,
+    ) -> Result<(), DriverError> {
+        fill_segment(&self.segment, start, pitch, value, count);
+        Ok(())
     }
 
     fn host_segment(&self) -> Option<&Segment> {
-        Some(&self.0)
+        Some(&self.segment)
     }
 }

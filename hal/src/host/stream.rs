@@ -55,7 +55,7 @@ impl StreamOps for Stream {
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<Launched, SyncError> {
         if let Some(recording) = self.common.recording() {
             // SAFETY: the caller's promise, passed on; the recording keeps the work.
-            let work = unsafe { Work::new(&launch, Space::Host) };
+            let work = unsafe { Work::new(&launch, Space::Host) }?;
             return Ok(recording.launch(self.common.id, work)?);
         }
         match &self.worker {
@@ -63,12 +63,12 @@ impl StreamOps for Stream {
                 let context = LaunchContext::new(Space::Host, launch.wait);
                 // SAFETY: the caller vouches for the arguments; they outlive this call, which is
                 // all that an inline launch needs. `Launch::new` saw to the alignment.
-                unsafe { (launch.function.kernel.host)(&context, launch.args.as_ptr()) };
+                unsafe { (launch.kernel()?.host)(&context, launch.args.as_ptr()) };
                 Ok(if context.is_stopped() { Launched::Stopped } else { Launched::Finished })
             }
             Some(queue) => {
                 // SAFETY: the caller's promise, passed on; the queue keeps the work until it ran.
-                let work = unsafe { Work::new(&launch, Space::Host) };
+                let work = unsafe { Work::new(&launch, Space::Host) }?;
                 queue.launch(work, launch.wait)
             }
         }

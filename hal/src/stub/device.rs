@@ -41,11 +41,15 @@ impl DeviceOps for Device {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { units: 1, peer_atomics: true, shareable: true, multicast: false }
+        Capabilities { units: 1, peer_atomics: true, shareable: true, ..Capabilities::default() }
     }
 
     fn allocate(&self, bytes: Bytes) -> Result<Memory, AllocError> {
         Ok(Memory::new(Segment::create(bytes)?))
+    }
+
+    fn allocate_private(&self, bytes: Bytes) -> Result<Memory, AllocError> {
+        Ok(Memory::new(Segment::create_private(bytes)?))
     }
 
     fn import(&self, shared: Shareable, bytes: Bytes) -> Result<Memory, ImportError> {

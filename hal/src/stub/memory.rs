@@ -7,7 +7,8 @@ use parking_lot::RwLock;
 
 use crate::DevicePtr;
 use crate::backend::MemoryOps;
-use crate::memory::{ExportError, Shareable, export_segment};
+use crate::driver::DriverError;
+use crate::memory::{ExportError, Shareable, export_segment, fill_segment};
 use crate::shm::Segment;
 use crate::types::Bytes;
 
@@ -73,8 +74,27 @@ impl MemoryOps for Memory {
         export_segment(&self.segment)
     }
 
-    fn segment(&self) -> &Segment {
-        &self.segment
+    fn read(&self, start: usize, out: &mut [u8]) -> Result<(), DriverError> {
+        let copied = self.segment.read(start, out);
+        debug_assert!(copied, "the caller checked the range");
+        Ok(())
+    }
+
+    fn write(&self, start: usize, data: &[u8]) -> Result<(), DriverError> {
+        let copied = self.segment.write(start, data);
+        debug_assert!(copied, "the caller checked the range");
+        Ok(())
+    }
+
+    fn fill32(
+        &self,
+        start: usize,
+        pitch: usize,
+        value: u32,
+        count: usize,
+    ) -> Result<(), DriverError> {
+        fill_segment(&self.segment, start, pitch, value, count);
+        Ok(())
     }
 
     fn host_segment(&self) -> Option<&Segment> {

@@ -51,7 +51,7 @@ impl StreamOps for Stream {
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<Launched, SyncError> {
         // SAFETY: the caller's promise, passed on; the recording keeps the work, or the queue until
         // it ran.
-        let work = unsafe { Work::new(&launch, Space::Stub) };
+        let work = unsafe { Work::new(&launch, Space::Stub) }?;
         match self.common.recording() {
             Some(recording) => Ok(recording.launch(self.common.id, work)?),
             None => self.queue.launch(work, launch.wait),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use symmem_hal::types::{Bytes, DType, Element, Layout};
-use symmem_hal::{Device, DevicePtr, Fault, KeepAlive, Kind, Memory};
+use symmem_hal::{AccessError, Device, DevicePtr, Fault, KeepAlive, Kind, Memory};
 
 use super::Allocation;
 use crate::rendezvous::Place;
@@ -89,11 +89,17 @@ pub enum ViewError {
         /// Its layout.
         layout: Box<Layout>,
     },
+    /// The device's driver refused to copy.
+    #[error(transparent)]
+    Access(AccessError),
 }
 
 impl Fault for ViewError {
     fn kind(&self) -> Kind {
-        Kind::InvalidArgument
+        match self {
+            ViewError::Access(e) => e.kind(),
+            _ => Kind::InvalidArgument,
+        }
     }
 }
 
@@ -295,7 +301,7 @@ impl View {
     /// [`ViewError`] for another type or count, or a view with gaps; nothing is written.
     pub fn write<T: Element>(&self, data: &[T]) -> Result<(), ViewError> {
         self.matches::<T>(data.len())?;
-        self.memory.write(self.offset, bytemuck::cast_slice(data)).map_err(|e| past_end(&e))
+        self.memory.write(self.offset, bytemuck::cast_slice(data)).map_err(refused)
     }
 
     /// Copies all elements out; as [`write`](Self::write), the other way.
@@ -305,10 +311,15 @@ impl View {
     /// As [`write`](Self::write); `out` is untouched.
     pub fn read<T: Element>(&self, out: &mut [T]) -> Result<(), ViewError> {
         self.matches::<T>(out.len())?;
-        self.memory.read(self.offset, bytemuck::cast_slice_mut(out)).map_err(|e| past_end(&e))
+        self.memory.read(self.offset, bytemuck::cast_slice_mut(out)).map_err(refused)
     }
 }
 
-fn past_end(e: &symmem_hal::RangeError) -> ViewError {
-    ViewError::PastEnd { offset: e.offset, length: e.length, size: e.size }
+fn refused(error: AccessError) -> ViewError {
+    match error {
+        AccessError::Range(e) => {
+            ViewError::PastEnd { offset: e.offset, length: e.length, size: e.size }
+        }
+        error => ViewError::Access(error),
+    }
 }

@@ -94,6 +94,7 @@ pub const SINCE: &[(&str, u32)] = &[
     ("cuFuncGetAttribute", 2020),
     ("cuFuncGetModule", 11000),
     ("cuFuncGetName", 12030),
+    ("cuFuncGetParamInfo", 12040),
     ("cuFuncIsLoaded", 12040),
     ("cuFuncLoad", 12040),
     ("cuFuncSetAttribute", 9000),
@@ -109,6 +110,8 @@ pub const SINCE: &[(&str, u32)] = &[
     ("cuGraphDestroy", 10000),
     ("cuGraphExecDestroy", 10000),
     ("cuGraphExecUpdate_v2", 12000),
+    ("cuGraphGetEdges", 10000),
+    ("cuGraphGetEdges_v2", 12030),
     ("cuGraphGetNodes", 10000),
     ("cuGraphInstantiateWithFlags", 11040),
     ("cuGraphInstantiateWithParams", 12000),
@@ -173,6 +176,7 @@ pub const SINCE: &[(&str, u32)] = &[
     ("cuMemcpyHtoD_v2", 3020),
     ("cuMemcpyPeerAsync", 4000),
     ("cuMemsetD16Async", 3020),
+    ("cuMemsetD2D32Async", 3020),
     ("cuMemsetD32Async", 3020),
     ("cuMemsetD8Async", 3020),
     ("cuModuleGetFunction", 2000),
@@ -3447,6 +3451,12 @@ pub type cuFuncGetName = unsafe extern "C" fn(
     name: *mut *const ::core::ffi::c_char,
     hfunc: CUfunction,
 ) -> CUresult;
+pub type cuFuncGetParamInfo = unsafe extern "C" fn(
+    func: CUfunction,
+    paramIndex: usize,
+    paramOffset: *mut usize,
+    paramSize: *mut usize,
+) -> CUresult;
 impl CUfunctionLoadingState_enum {
     pub const CU_FUNCTION_LOADING_STATE_UNLOADED: CUfunctionLoadingState_enum = CUfunctionLoadingState_enum(
         0,
@@ -3489,6 +3499,13 @@ pub type cuGraphGetNodes = unsafe extern "C" fn(
     hGraph: CUgraph,
     nodes: *mut CUgraphNode,
     numNodes: *mut usize,
+) -> CUresult;
+pub type cuGraphGetEdges_v2 = unsafe extern "C" fn(
+    hGraph: CUgraph,
+    from: *mut CUgraphNode,
+    to: *mut CUgraphNode,
+    edgeData: *mut CUgraphEdgeData,
+    numEdges: *mut usize,
 ) -> CUresult;
 pub type cuGraphAddDependencies_v2 = unsafe extern "C" fn(
     hGraph: CUgraph,
@@ -3704,6 +3721,14 @@ pub type cuMemsetD32Async = unsafe extern "C" fn(
     N: usize,
     hStream: CUstream,
 ) -> CUresult;
+pub type cuMemsetD2D32Async = unsafe extern "C" fn(
+    dstDevice: CUdeviceptr,
+    dstPitch: usize,
+    ui: ::core::ffi::c_uint,
+    Width: usize,
+    Height: usize,
+    hStream: CUstream,
+) -> CUresult;
 pub type cuStreamGetPriority = unsafe extern "C" fn(
     hStream: CUstream,
     priority: *mut ::core::ffi::c_int,
@@ -3855,6 +3880,12 @@ pub type cuGraphUpload = unsafe extern "C" fn(
 pub type cuGraphLaunch = unsafe extern "C" fn(
     hGraph: CUgraphExec,
     hStream: CUstream,
+) -> CUresult;
+pub type cuGraphGetEdges = unsafe extern "C" fn(
+    hGraph: CUgraph,
+    from: *mut CUgraphNode,
+    to: *mut CUgraphNode,
+    numEdges: *mut usize,
 ) -> CUresult;
 pub type cuGraphAddDependencies = unsafe extern "C" fn(
     hGraph: CUgraph,

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use symmem::hal::RangeError;
+use symmem::hal::AccessError;
 use symmem::hal::types::{DType, ReduceOp};
 use symmem::mem::{View, ViewError};
 
@@ -60,7 +60,7 @@ pub enum LookError {
     #[error(transparent)]
     View(#[from] ViewError),
     #[error(transparent)]
-    Range(#[from] RangeError),
+    Range(#[from] AccessError),
 }
 
 impl symmem::hal::Fault for LookError {

@@ -1,7 +1,7 @@
 //! A message as a repeated piece of bytes: written and compared, whole or from any element on.
 
 use serde::{Deserialize, Serialize};
-use symmem::hal::RangeError;
+use symmem::hal::AccessError;
 use symmem::hal::types::{Bytes, DType, ReduceOp};
 use symmem::mem::View;
 
@@ -89,7 +89,7 @@ impl Pattern {
     }
 
     /// Fills a contiguous view of this type with the elements from `start` on.
-    pub fn write(&self, view: &View, start: u64) -> Result<(), RangeError> {
+    pub fn write(&self, view: &View, start: u64) -> Result<(), AccessError> {
         self.tiles(view, start, |offset, piece| view.memory().write(offset, piece))
     }
 
@@ -98,7 +98,7 @@ impl Pattern {
     /// # Errors
     ///
     /// The outer one where the view cannot be read, the inner one where an element differs.
-    pub fn compare(&self, view: &View, start: u64) -> Result<Result<(), Wrong>, RangeError> {
+    pub fn compare(&self, view: &View, start: u64) -> Result<Result<(), Wrong>, AccessError> {
         let size = self.dtype.size();
         let longest = usize::try_from(view.bytes().get()).unwrap_or(usize::MAX);
         let mut found = vec![0; self.piece.len().min(longest)];
@@ -129,8 +129,8 @@ impl Pattern {
         &self,
         view: &View,
         start: u64,
-        mut visit: impl FnMut(Bytes, &[u8]) -> Result<(), RangeError>,
-    ) -> Result<(), RangeError> {
+        mut visit: impl FnMut(Bytes, &[u8]) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
         let (offset, total) = (view.offset().get(), view.bytes().get());
         let period = self.piece.len() as u64;
         // Less than a piece, which is in memory.

@@ -1,7 +1,8 @@
 //! Device memory: what every backend's must do.
 
+use symmem_hal::shm::SegmentError;
 use symmem_hal::types::Bytes;
-use symmem_hal::{AllocError, Fault as _, Kind, RangeError};
+use symmem_hal::{AccessError, AllocError, Fault as _, Kind, RangeError};
 
 use crate::runner::{Context, Test, Verdict};
 use crate::{check, check_eq, check_err, test};
@@ -48,15 +49,15 @@ fn zero_bytes_are_memory_too(context: &Context) -> Verdict {
     check!(!memory.base().is_null(), "it has no address");
     let peers = context.device().import(memory.export()?, Bytes::ZERO)?;
     peers.read(Bytes::ZERO, &mut [])?;
-    check_err!(memory.write(Bytes::ZERO, &[1]), RangeError { .. });
+    check_err!(memory.write(Bytes::ZERO, &[1]), AccessError::Range(_));
     Ok(())
 }
 
 fn too_much_says_how_much_there_is(context: &Context) -> Verdict {
     let needed = Bytes::new(1 << 60);
-    let error = check_err!(context.device().allocate(needed), AllocError(_));
+    let error = check_err!(context.device().allocate(needed), AllocError::Segment(_));
     check_eq!(error.kind(), Kind::Exhausted);
-    let symmem_hal::shm::SegmentError::Limit { needed: said, limit } = &error.0 else {
+    let AllocError::Segment(SegmentError::Limit { needed: said, limit }) = &error else {
         return Err(crate::runner::TestError::failed(format!("not a limit: {error}")));
     };
     check_eq!(*said, needed);
@@ -73,16 +74,16 @@ fn ranges_end_where_the_memory_ends(context: &Context) -> Verdict {
     memory.write(Bytes::new(96), &[1; 4])?;
     memory.write(Bytes::new(100), &[])?;
     for (offset, length) in [(97, 4), (100, 1), (101, 0), (u64::MAX, 1), (u64::MAX - 3, 8)] {
-        let expected = RangeError {
+        let expected = AccessError::Range(RangeError {
             offset: Bytes::new(offset),
             length: Bytes::from(length),
             size: Bytes::new(100),
-        };
+        });
         let found =
-            check_err!(memory.write(Bytes::new(offset), &vec![9; length]), RangeError { .. });
+            check_err!(memory.write(Bytes::new(offset), &vec![9; length]), AccessError::Range(_));
         check_eq!(found, expected, "write of {length} at {offset}");
         let mut out = vec![7; length];
-        let found = check_err!(memory.read(Bytes::new(offset), &mut out), RangeError { .. });
+        let found = check_err!(memory.read(Bytes::new(offset), &mut out), AccessError::Range(_));
         check_eq!(found, expected, "read of {length} at {offset}");
         check!(out.iter().all(|b| *b == 7), "a refused read of {length} at {offset} wrote");
     }

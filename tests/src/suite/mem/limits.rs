@@ -55,9 +55,10 @@ fn all_bytes_are_reserved_at_creation(context: &Context) -> Verdict {
 /// The error says what was needed, what is available, and which limit it is.
 fn check_refused(context: &Context, source: LimitSource, needed: u64, available: u64) -> Verdict {
     let before = Holdings::now()?;
-    let error = check_err!(Allocation::new(context.device(), Bytes::new(needed)), AllocError(_));
+    let error =
+        check_err!(Allocation::new(context.device(), Bytes::new(needed)), AllocError::Segment(_));
     check_eq!(error.kind(), Kind::Exhausted);
-    let SegmentError::Limit { needed: said, limit } = &error.0 else {
+    let AllocError::Segment(SegmentError::Limit { needed: said, limit }) = &error else {
         return Err(TestError::failed(format!("not of a limit: {error}")));
     };
     check_eq!((*said, limit.source), (Bytes::new(needed), source));

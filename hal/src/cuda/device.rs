@@ -1,0 +1,125 @@
+//! NVIDIA GPUs.
+
+use symmem_sys::cuda::bindings::CUdevice_attribute_enum as Attribute;
+
+use super::context::{self, Context};
+use super::{Event, Memory, Module, Stream, copies, host_memory, multicast, virtual_memory};
+use crate::backend::DeviceOps;
+use crate::host;
+use crate::kernels::Unit;
+use crate::memory::{AllocError, ImportError, Shareable};
+use crate::module::{KernelSet, LoadError};
+use crate::stream::{Role, StreamMode};
+use crate::types::{BackendKind, Bytes, DeviceUuid};
+use crate::{Capabilities, DeviceError, DevicePtr, PeerAccessError};
+
+/// An NVIDIA GPU, by its primary context.
+#[derive(Clone, Copy, Debug)]
+pub struct Device(&'static Context);
+
+impl Device {
+    pub(crate) fn new(ordinal: u32) -> Result<Self, DeviceError> {
+        Context::of(ordinal).map(Device)
+    }
+
+    pub(crate) fn by_uuid(uuid: DeviceUuid) -> Result<Self, DeviceError> {
+        Self::new(context::find(uuid)?)
+    }
+
+    pub(crate) fn count() -> Result<u32, DeviceError> {
+        context::count()
+    }
+
+    pub(super) fn of(context: &'static Context) -> Self {
+        Device(context)
+    }
+
+    pub(super) fn context(&self) -> &'static Context {
+        self.0
+    }
+
+    pub(crate) fn open(&self, memory: &Memory) -> Result<(), ImportError> {
+        memory.open_to(self.0)
+    }
+
+    pub(crate) fn can_access_peer(&self, other: DeviceUuid) -> Result<(), PeerAccessError> {
+        self.0.can_access_peer(other)
+    }
+
+    pub(crate) fn map_host(&self, memory: &host::Memory) -> Result<DevicePtr, ImportError> {
+        let (registration, segment) = memory.registration();
+        host_memory::map(self.0, registration, segment)
+    }
+
+    pub(crate) fn compile(&self, unit: &Unit<'_>) -> Result<Module, LoadError> {
+        self.0.modules.get(self.0, unit)
+    }
+}
+
+impl DeviceOps for Device {
+    type Memory = Memory;
+    type Stream = Stream;
+    type Event = Event;
+    type Module = Module;
+
+    fn kind(&self) -> BackendKind {
+        BackendKind::Cuda
+    }
+
+    fn uuid(&self) -> DeviceUuid {
+        self.0.uuid
+    }
+
+    fn name(&self) -> String {
+        self.0.name.clone()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let context = self.0;
+        let units = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+        let virtual_memory =
+            context.has(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
+        let descriptors =
+            Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
+        Capabilities {
+            units: units.unwrap_or(1),
+            peer_atomics: context.has_peer_atomics(),
+            shareable: virtual_memory && context.has(descriptors),
+            multicast: multicast::is_usable(context),
+            arch: Some(context.arch),
+            fabric: virtual_memory && virtual_memory::has_fabric(context),
+            virtual_memory,
+            stream_memory_ops: copies::has_memory_operations(context),
+        }
+    }
+
+    fn allocate(&self, bytes: Bytes) -> Result<Memory, AllocError> {
+        Memory::allocate(self.0, bytes)
+    }
+
+    fn allocate_private(&self, bytes: Bytes) -> Result<Memory, AllocError> {
+        Memory::private(self.0, bytes)
+    }
+
+    fn import(&self, shared: Shareable, bytes: Bytes) -> Result<Memory, ImportError> {
+        Memory::import(self.0, &shared, bytes)
+    }
+
+    fn stream(&self, mode: StreamMode, role: Role) -> Result<Stream, DeviceError> {
+        Stream::new(self.0, mode, role)
+    }
+
+    fn event(&self) -> Event {
+        Event::default()
+    }
+
+    fn load(&self, set: &'static KernelSet) -> Result<Module, LoadError> {
+        let (major, minor) = self.0.arch;
+        Err(LoadError::NoCode {
+            set: set.name,
+            arch: format!("sm_{major}{minor}"),
+            reason: "its kernels are functions for the CPU; a GPU's are compiled from a source"
+                .to_owned(),
+        })
+    }
+}

@@ -1,0 +1,71 @@
+//! Memory of the CPU that kernels load from and store to: registered once, before its first use by
+//! any device, and until it ends.
+#![allow(unsafe_code, reason = "calls the driver")]
+
+use parking_lot::Mutex;
+use symmem_sys::cuda::bindings::{CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE};
+
+use super::context::Context;
+use super::driver::cu;
+use crate::DevicePtr;
+use crate::memory::ImportError;
+use crate::shm::Segment;
+use crate::types::{BackendKind, Bytes};
+
+/// That a segment is registered, and with whom. The segment's owner drops it before it unmaps.
+#[derive(Debug, Default)]
+pub(crate) struct Registration(Mutex<Option<Registered>>);
+
+#[derive(Debug)]
+struct Registered {
+    context: &'static Context,
+    base: usize,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let context = self.context;
+        if context.can_tidy() {
+            let base = core::ptr::with_exposed_provenance_mut(self.base);
+            let done = context.enter_aside().and_then(|_entered| {
+                // SAFETY: registered with this context, still mapped, and kept alive by all work that
+                // used it until that was done.
+                unsafe { cu!(context, cuMemHostUnregister(base)) }
+            });
+            context.complain("unregistering memory of the CPU", done);
+        }
+    }
+}
+
+/// Where a device's kernels find a segment.
+pub(super) fn map(
+    context: &'static Context,
+    registration: &Registration,
+    segment: &Segment,
+) -> Result<DevicePtr, ImportError> {
+    let bytes = segment.bytes();
+    let failed = |error| ImportError::Device { bytes, error };
+    // The mapping goes on to the end of its last page.
+    let page = rustix::param::page_size();
+    let length = Bytes(bytes.0.max(1)).round_up(page as u64).and_then(Bytes::to_usize);
+    let Some(length) = length else {
+        let what = "so much memory of the CPU";
+        return Err(ImportError::Unsupported { backend: BackendKind::Cuda, what });
+    };
+    let base = segment.base().as_ptr();
+    let mut registered = registration.0.lock();
+    let _entered = context.enter_aside().map_err(failed)?;
+    if registered.is_none() {
+        let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+        // SAFETY: the range is mapped until after the registration ends; its pages are shared memory,
+        // which nobody sees through references.
+        unsafe { cu!(context, cuMemHostRegister_v2(base.cast(), length, flags)) }
+            .map_err(failed)?;
+        *registered = Some(Registered { context, base: base.expose_provenance() });
+    }
+    let mut device = 0;
+    // SAFETY: writes one address; the range is registered for all contexts.
+    unsafe { cu!(context, cuMemHostGetDevicePointer_v2(&raw mut device, base.cast(), 0)) }
+        .map_err(failed)?;
+    Ok(DevicePtr::new(device))
+}

@@ -1,0 +1,608 @@
+//! Streams: the driver's queues of work, this library's and others'.
+#![allow(unsafe_code, reason = "calls the driver")]
+
+use core::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use symmem_sys::cuda::CU_STREAM_LEGACY;
+use symmem_sys::cuda::CU_STREAM_PER_THREAD;
+use symmem_sys::cuda::bindings::{
+    CUgraph, CUresult, CUstream, CUstream_flags_enum, CUstream_st, CUstreamCaptureMode_enum as Mode,
+};
+
+use super::capture::{NUMBERED_BY_DRIVER, Recorded, State};
+use super::context::{Context, Raw};
+use super::driver::{Caller as _, absent, captured, cu, refusal};
+use super::event::{Event, Mark, Point, until};
+use super::graph::Graph;
+use super::keeper::Keeper;
+use super::{Device, poller};
+use crate::backend::StreamOps;
+use crate::capture::{Capture, CaptureError};
+use crate::driver::DriverError;
+use crate::health::{Health, SyncError};
+use crate::module::Code;
+use crate::stream::{KeepAlive, Launch, Launched, Role, StreamId, StreamMode};
+use crate::types::BackendKind;
+use crate::{DeviceError, Wait};
+
+/// A stream of an NVIDIA GPU. Clones are the same stream.
+#[derive(Clone, Debug)]
+pub struct Stream(Arc<Inner>);
+
+pub(super) struct Inner {
+    pub(super) context: &'static Context,
+    raw: Raw<CUstream_st>,
+    /// The driver's number of it.
+    id: u64,
+    role: Role,
+    /// Whether it was made here; else who keeps it alive, if anybody is known to.
+    own: bool,
+    _keep: Option<KeepAlive>,
+    watched: Mutex<Vec<Weak<dyn Health>>>,
+    keeper: Mutex<Keeper<Arc<Point>>>,
+    /// The capture that this library last brought it into.
+    entered: Mutex<Option<Joined>>,
+}
+
+/// How a stream came into a capture.
+struct Joined {
+    id: u64,
+    /// Whether the capture was begun here.
+    origin: bool,
+    /// The work before it, which runs.
+    before: Arc<Point>,
+}
+
+impl core::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Stream")
+            .field("id", &self.id)
+            .field("own", &self.own)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    fn new(
+        context: &'static Context,
+        raw: CUstream,
+        id: u64,
+        role: Role,
+        own: bool,
+        keep: Option<KeepAlive>,
+    ) -> Self {
+        Inner {
+            context,
+            raw: Raw(raw),
+            id,
+            role,
+            own,
+            _keep: keep,
+            watched: Mutex::default(),
+            keeper: Mutex::default(),
+            entered: Mutex::default(),
+        }
+    }
+
+    pub(super) fn raw(&self) -> CUstream {
+        self.raw.0
+    }
+
+    /// What capture it is in. The context is current.
+    fn state(&self) -> Result<State, DriverError> {
+        State::of(self.context, self.raw())
+    }
+
+    /// Where work that is enqueued now goes: nowhere yet known to end, or into a capture.
+    pub(super) fn recording(&self) -> Result<Option<(u64, CUgraph)>, SyncError> {
+        self.state()?.recording()
+    }
+
+    /// Keeps what work uses that was enqueued just now. The context is current.
+    pub(super) fn keep(
+        &self,
+        recording: Option<(u64, CUgraph)>,
+        each: impl FnOnce(&mut dyn FnMut(&KeepAlive)),
+    ) -> Result<Launched, SyncError> {
+        if let Some((id, graph)) = recording {
+            let mut recorded = None;
+            let mut failed = Ok(());
+            each(&mut |object| {
+                if recorded.is_none() && failed.is_ok() {
+                    match Recorded::of(self.context, id, graph) {
+                        Ok(r) => recorded = Some(r),
+                        Err(e) => failed = Err(e),
+                    }
+                }
+                if let Some(recorded) = &recorded {
+                    recorded.keep(object);
+                }
+            });
+            failed?;
+            return Ok(Launched::Recorded);
+        }
+        let mut keeper = self.keeper.lock();
+        each(&mut |object| keeper.add(object));
+        if keeper.launched() {
+            let closed = self.close(&mut keeper);
+            let done = keeper.reap(|point| point.is_over());
+            drop(keeper);
+            drop(done);
+            // What the batch holds stays held; the next launch tries again.
+            self.context.complain("marking a stream's work", closed);
+        }
+        Ok(Launched::Queued)
+    }
+
+    /// Marks the work of the open batch. The context is current, and the stream in no capture.
+    fn close(&self, keeper: &mut Keeper<Arc<Point>>) -> Result<(), DriverError> {
+        let point = Arc::new(self.context.point()?);
+        point.record(self.raw())?;
+        keeper.close(point);
+        Ok(())
+    }
+
+    /// Lets go of what finished work kept alive.
+    pub(super) fn reap(&self) {
+        let done = {
+            let mut keeper = self.keeper.lock();
+            if keeper.is_open()
+                && let Ok(_entered) = self.context.enter()
+                && let Ok(State::Runs) = self.state()
+            {
+                let closed = self.close(&mut keeper);
+                self.context.complain("marking a stream's work", closed);
+            }
+            keeper.reap(|point| point.is_over())
+        };
+        drop(done);
+    }
+
+    /// Whether all of its work is done. The context is current, and the stream in no capture.
+    fn query(&self) -> Result<bool, DriverError> {
+        let context = self.context;
+        let query = context.table().cuStreamQuery().map_err(|e| absent("cuStreamQuery", &e))?;
+        // SAFETY: the stream is alive.
+        match unsafe { query(self.raw()) } {
+            CUresult::CUDA_SUCCESS => Ok(true),
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            status => Err(context.failed("cuStreamQuery", status)),
+        }
+    }
+
+    /// The work that ran before the capture that it is in, where that is known.
+    fn before(&self, capture: u64) -> Option<Arc<Point>> {
+        let joined = self.entered.lock();
+        joined.as_ref().filter(|j| j.id == capture).map(|j| j.before.clone())
+    }
+
+    /// Breaks the capture that the stream is in, if it is in one.
+    pub(super) fn invalidate(&self) {
+        let context = self.context;
+        let Ok(_entered) = context.enter() else { return };
+        if let Ok(State::Records { .. }) = self.state() {
+            // To ask whether recorded work has run is what no capture survives.
+            let asked = self.query();
+            tracing::debug!(?asked, "a capture was broken");
+        }
+    }
+
+    /// Ends the capture that was begun here and never will be ended.
+    fn abandon(&mut self) {
+        let Some(Joined { origin: true, id, .. }) = self.entered.get_mut().take() else { return };
+        let context = self.context;
+        let Ok(_entered) = context.enter() else { return };
+        let in_it = match self.state() {
+            Ok(State::Records { id: now, .. }) => now == id,
+            Ok(State::Broken) => true,
+            _ => false,
+        };
+        if in_it {
+            let mut graph = core::ptr::null_mut();
+            // SAFETY: writes one handle, which is destroyed and was given to nobody.
+            unsafe {
+                let ended = cu!(context, cuStreamEndCapture(self.raw(), &raw mut graph));
+                if ended.is_ok() && !graph.is_null() {
+                    context.complain("destroying a graph", cu!(context, cuGraphDestroy(graph)));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let context = self.context;
+        context.streams.lock().retain(|_, stream| stream.strong_count() > 0);
+        if !context.can_tidy() {
+            return;
+        }
+        self.abandon();
+        let (closed, open) = self.keeper.get_mut().take();
+        for (point, batch) in closed {
+            poller::release(point, batch);
+        }
+        let Ok(_entered) = context.enter_aside() else {
+            core::mem::forget(open);
+            return;
+        };
+        if !open.is_empty() {
+            let marked = self.state().and_then(|state| {
+                let point = context.point()?;
+                let State::Runs = state else { return Ok(None) };
+                point.record(self.raw())?;
+                Ok(Some(Arc::new(point)))
+            });
+            match marked {
+                Ok(Some(point)) => poller::release(point, open),
+                // Its work may be under way: better never freed than freed under it.
+                unmarked => {
+                    let total = LEAKED.fetch_add(open.len() as u64, Ordering::Relaxed);
+                    let total = total + open.len() as u64;
+                    tracing::error!(?unmarked, total, "what a stream's work uses is never freed");
+                    core::mem::forget(open);
+                }
+            }
+        }
+        if self.own {
+            // SAFETY: made here, and this was its last holder; the driver lets its work end.
+            let destroyed = unsafe { cu!(context, cuStreamDestroy_v2(self.raw())) };
+            context.complain("destroying a stream", destroyed);
+        }
+        super::capture::reap();
+    }
+}
+
+/// Objects that are never freed, since nobody can tell when work that uses them ends.
+static LEAKED: AtomicU64 = AtomicU64::new(0);
+
+impl Stream {
+    pub(super) fn new(
+        context: &'static Context,
+        mode: StreamMode,
+        role: Role,
+    ) -> Result<Self, DeviceError> {
+        if mode != StreamMode::Worker {
+            return Err(DeviceError::StreamMode { backend: BackendKind::Cuda, mode });
+        }
+        let _entered = context.enter_aside()?;
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: writes two ints.
+        unsafe {
+            cu!(context, cuCtxGetStreamPriorityRange(&raw mut least, &raw mut greatest))?;
+        }
+        let priority = if role == Role::Urgent { greatest } else { least };
+        let mut raw = core::ptr::null_mut();
+        let flags = CUstream_flags_enum::CU_STREAM_NON_BLOCKING.0;
+        // SAFETY: writes one handle.
+        unsafe { cu!(context, cuStreamCreateWithPriority(&raw mut raw, flags, priority)) }?;
+        // From here on it is destroyed with its holder.
+        let mut inner = Inner::new(context, raw, 0, role, true, None);
+        inner.id = number(context, raw)?;
+        Ok(Stream(register(context, inner)))
+    }
+
+    /// # Safety
+    ///
+    /// As for the public `Stream::from_raw`.
+    pub(crate) unsafe fn from_raw(
+        device: &Device,
+        raw: *mut c_void,
+        keep: Option<KeepAlive>,
+    ) -> Result<Self, DeviceError> {
+        let refused = |reason| Err(DeviceError::Foreign { what: "stream", reason });
+        let context = device.context();
+        let raw = if raw.is_null() { CU_STREAM_LEGACY } else { raw.cast() };
+        if raw == CU_STREAM_PER_THREAD {
+            return refused("CU_STREAM_PER_THREAD is another stream on each thread");
+        }
+        let _entered = context.enter()?;
+        let id = number(context, raw)?;
+        if let Some(known) = context.streams.lock().get(&id).and_then(Weak::upgrade) {
+            return Ok(Stream(known));
+        }
+        let mut of = core::ptr::null_mut();
+        // SAFETY: writes one handle; the caller vouches for the stream.
+        unsafe { cu!(context, cuStreamGetCtx(raw, &raw mut of)) }?;
+        if of != context.raw() {
+            return refused("it is of another context than the device's primary one");
+        }
+        let role = Role::Ordinary;
+        Ok(Stream(register(context, Inner::new(context, raw, id, role, false, keep))))
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut c_void {
+        self.0.raw().cast()
+    }
+
+    pub(super) fn inner(&self) -> &Inner {
+        &self.0
+    }
+
+    /// Keeps something until the work enqueued so far is done, in a capture with the graph.
+    #[cfg(feature = "cudarc")]
+    pub(super) fn keep_until_now(&self, object: KeepAlive) {
+        let inner = self.inner();
+        let kept = inner
+            .context
+            .enter()
+            .map_err(SyncError::from)
+            .and_then(|_entered| inner.keep(inner.recording()?, |add| add(&object)));
+        if let Err(error) = kept
+            && inner.context.can_tidy()
+        {
+            tracing::error!(%error, "memory that a stream may use is never freed");
+            core::mem::forget(object);
+        }
+    }
+
+    /// Notes that the stream is in a capture from here on.
+    fn joined(&self, id: u64, origin: bool, before: Arc<Point>) {
+        *self.0.entered.lock() = Some(Joined { id, origin, before });
+    }
+
+    /// Marks the work enqueued so far, which runs. The context is current.
+    fn point(&self) -> Result<Arc<Point>, DriverError> {
+        let point = self.0.context.point()?;
+        point.record(self.0.raw())?;
+        Ok(Arc::new(point))
+    }
+}
+
+/// The driver's number of a stream: never given twice, unlike handles. The context is current.
+fn number(context: &Context, stream: CUstream) -> Result<u64, DriverError> {
+    let mut id = 0;
+    // SAFETY: writes one number; the stream is alive by whoever calls.
+    unsafe { cu!(context, cuStreamGetId(stream, &raw mut id)) }?;
+    Ok(id)
+}
+
+/// Lets the context know a stream; of two threads that come with the same one, both get the first's.
+fn register(context: &'static Context, inner: Inner) -> Arc<Inner> {
+    let mut streams = context.streams.lock();
+    if let Some(known) = streams.get(&inner.id).and_then(Weak::upgrade) {
+        // Dropped after the lock is: its end looks at the list, too.
+        drop(streams);
+        return known;
+    }
+    let inner = Arc::new(inner);
+    streams.insert(inner.id, Arc::downgrade(&inner));
+    inner
+}
+
+impl StreamOps for Stream {
+    type Event = Event;
+    type Graph = Graph;
+
+    fn id(&self) -> StreamId {
+        StreamId(self.0.id | NUMBERED_BY_DRIVER)
+    }
+
+    fn is_inline(&self) -> bool {
+        false
+    }
+
+    fn is_immediate(&self) -> bool {
+        false
+    }
+
+    unsafe fn launch(&self, launch: Launch<'_>) -> Result<Launched, SyncError> {
+        let Code::Cuda(function) = launch.function.code else {
+            return Err(SyncError::OtherBackend);
+        };
+        let inner = self.inner();
+        let _entered = inner.context.enter()?;
+        let recording = inner.recording()?;
+        // SAFETY: the caller's promise; the context is the stream's, and current.
+        unsafe { function.launch(inner.raw(), launch.args, launch.grid) }.map_err(refusal)?;
+        inner.keep(recording, |add| launch.each_kept(add))
+    }
+
+    fn record(&self, event: &Event) -> Result<(), SyncError> {
+        let inner = self.inner();
+        let _entered = inner.context.enter()?;
+        let recording = inner.recording()?;
+        let point = event.point(inner.context)?;
+        point.record(inner.raw()).map_err(refusal)?;
+        event.set(match recording {
+            None => Mark::Work(point),
+            Some((id, _)) => Mark::Recorded(point, Arc::downgrade(&self.0), id),
+        });
+        Ok(())
+    }
+
+    fn mark(&self, event: &Event) {
+        let inner = self.inner();
+        let marked = inner.context.enter().and_then(|_entered| {
+            Ok(match inner.state()? {
+                State::Runs => {
+                    let point = event.point(inner.context)?;
+                    point.record(inner.raw())?;
+                    Some(point)
+                }
+                State::Records { id, .. } => inner.before(id),
+                State::Broken => inner.entered.lock().as_ref().map(|j| j.before.clone()),
+            })
+        });
+        match marked {
+            Ok(Some(point)) => event.set(Mark::Work(point)),
+            Ok(None) => {
+                tracing::debug!(
+                    "a stream in somebody else's capture: its earlier work has no mark"
+                );
+            }
+            Err(error) => inner.context.complain("marking a stream's work", Err(error)),
+        }
+    }
+
+    fn wait(&self, event: &Event, _wait: &Wait) -> Result<(), SyncError> {
+        let inner = self.inner();
+        let context = inner.context;
+        let (point, theirs) = match event.mark() {
+            Mark::Never => return Ok(()),
+            Mark::Work(point) => (point, None),
+            Mark::Recorded(point, stream, id) => (point, Some((stream, id))),
+        };
+        let _entered = context.enter()?;
+        let state = inner.state()?;
+        let mut joins = None;
+        if let Some((theirs, open)) = theirs {
+            let theirs = theirs.upgrade().ok_or(CaptureError::Ended)?;
+            match theirs.state()? {
+                State::Records { id, .. } if id == open => {}
+                State::Broken => return Err(CaptureError::Invalidated.into()),
+                _ => return Err(CaptureError::Ended.into()),
+            }
+            match state {
+                State::Runs if inner.role == Role::Default => {
+                    theirs.invalidate();
+                    return Err(CaptureError::DefaultStream.into());
+                }
+                State::Runs => joins = Some((open, self.point()?)),
+                State::Records { id, .. } if id != open => {
+                    inner.invalidate();
+                    theirs.invalidate();
+                    return Err(CaptureError::Isolation.into());
+                }
+                _ => {}
+            }
+        } else if let State::Records { .. } = state {
+            inner.invalidate();
+            return Err(CaptureError::Isolation.into());
+        }
+        // SAFETY: both are alive; the driver takes what the event marks now.
+        unsafe { cu!(context, cuStreamWaitEvent(inner.raw(), point.raw(), 0)) }.map_err(refusal)?;
+        if let Some((id, before)) = joins {
+            self.joined(id, false, before);
+        }
+        Ok(())
+    }
+
+    fn synchronize(&self, wait: &Wait) -> Result<(), SyncError> {
+        super::capture::reap();
+        let inner = self.inner();
+        let point = {
+            let _entered = inner.context.enter()?;
+            match inner.state()? {
+                State::Runs => {}
+                State::Records { .. } | State::Broken => {
+                    inner.invalidate();
+                    return Err(CaptureError::NotCapturable { call: "Stream::synchronize" }.into());
+                }
+            }
+            // One mark for both: what this waits for, and what its work kept alive until then.
+            let mut keeper = inner.keeper.lock();
+            let point = self.point()?;
+            keeper.close(point.clone());
+            point
+        };
+        until(wait, || point.query())?;
+        let done = inner.keeper.lock().reap(|point| point.is_over());
+        drop(done);
+        Ok(())
+    }
+
+    fn is_idle(&self) -> bool {
+        let inner = self.inner();
+        let Ok(_entered) = inner.context.enter_aside() else { return true };
+        match inner.state() {
+            Ok(State::Runs) => inner.query().unwrap_or(true),
+            Ok(State::Records { id, .. }) => inner.before(id).is_none_or(|point| point.is_over()),
+            Ok(State::Broken) | Err(_) => true,
+        }
+    }
+
+    fn capture(&self) -> Capture {
+        let inner = self.inner();
+        let state = inner.context.enter().and_then(|_entered| inner.state());
+        // A device that does not answer takes no work either: who launches hears why.
+        state.map_or(Capture::None, State::public)
+    }
+
+    fn begin_capture(&self) -> Result<(), CaptureError> {
+        super::capture::reap();
+        let inner = self.inner();
+        if inner.role == Role::Default || inner.raw() == CU_STREAM_LEGACY {
+            return Err(CaptureError::DefaultStream);
+        }
+        let context = inner.context;
+        let _entered = context.enter()?;
+        // Of two threads that begin at once, one finds the other's.
+        let mut joined = inner.entered.lock();
+        let State::Runs = inner.state()? else { return Err(CaptureError::Active) };
+        let before = self.point()?;
+        // Relaxed, since any thread may go on with the capture and end it, as on every backend, and
+        // none of this library's calls that a stricter mode forbids touches the captured streams.
+        let mode = Mode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the stream is alive.
+        unsafe { cu!(context, cuStreamBeginCapture_v2(inner.raw(), mode)) }.map_err(of_capture)?;
+        if let State::Records { id, .. } = inner.state()? {
+            *joined = Some(Joined { id, origin: true, before });
+        }
+        Ok(())
+    }
+
+    fn end_capture(&self) -> Result<Graph, CaptureError> {
+        let inner = self.inner();
+        let _entered = inner.context.enter()?;
+        let mut joined = inner.entered.lock();
+        let origin = joined.as_ref().is_some_and(|j| j.origin);
+        let recorded = match inner.state()? {
+            State::Runs => return Err(CaptureError::NotActive),
+            State::Records { id, .. }
+                if !joined.as_ref().is_some_and(|j| j.origin && j.id == id) =>
+            {
+                return Err(CaptureError::NotOrigin);
+            }
+            State::Broken if !origin => return Err(CaptureError::NotOrigin),
+            State::Records { id, .. } => Recorded::known(id),
+            State::Broken => None,
+        };
+        *joined = None;
+        drop(joined);
+        let graph = Graph::end(inner, recorded);
+        super::capture::reap();
+        graph
+    }
+
+    fn invalidate(&self) {
+        self.inner().invalidate();
+    }
+
+    fn replay(&self, graph: &Graph, _wait: &Wait) -> Result<Launched, SyncError> {
+        let inner = self.inner();
+        let _entered = inner.context.enter()?;
+        let recording = inner.recording()?;
+        let object = graph.launch(inner.raw()).map_err(refusal)?;
+        inner.keep(recording, |add| add(&object))
+    }
+
+    fn watch(&self, health: Weak<dyn Health>) {
+        let inner = self.inner();
+        let recorded = inner.context.enter().and_then(|_entered| match inner.state()? {
+            State::Records { id, graph } => Recorded::of(inner.context, id, graph).map(Some),
+            _ => Ok(None),
+        });
+        match recorded {
+            Ok(Some(recorded)) => recorded.watch(health),
+            Ok(None) => {
+                let mut watched = inner.watched.lock();
+                watched.retain(|h| h.strong_count() > 0 && !Weak::ptr_eq(h, &health));
+                watched.push(health);
+            }
+            Err(error) => inner.context.complain("watching a stream", Err(error)),
+        }
+    }
+
+    fn watched(&self) -> Vec<Arc<dyn Health>> {
+        self.0.watched.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// A driver's error in a call about captures.
+pub(super) fn of_capture(error: DriverError) -> CaptureError {
+    captured(&error).unwrap_or_else(|| error.into())
+}
