@@ -31,7 +31,7 @@ pub struct CodeError {
     pub bundles: usize,
     /// Why it was not compiled.
     #[source]
-    pub compile: CompileError,
+    pub compile: Box<CompileError>,
 }
 
 impl Fault for CodeError {
@@ -78,7 +78,7 @@ fn search(cache: &Cache, unit: &Unit<'_>, key: Key) -> Result<Arc<[u8]>, CodeErr
         arch: key.arch,
         cache: cache.folder().map(Into::into),
         bundles: bundle::registered(),
-        compile,
+        compile: compile.into(),
     })?;
     drop(span);
     // PTX is what an NVRTC that is too old for the device makes; the next one does better.

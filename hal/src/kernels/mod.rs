@@ -31,7 +31,7 @@ pub use bundle::{BundleError, BundleWriter, register_bundle};
 pub use compile::CompileError;
 #[cfg(feature = "cuda")]
 pub use lookup::{CodeError, cubin};
-pub use sources::{KernelSource, KernelUnits, OPTIONS, Unit, UnitHash, source_hash};
+pub use sources::{KernelSource, KernelUnits, OPTIONS, Unit, UnitHash, Visit, source_hash};
 
 /// What code is filed under.
 #[cfg(feature = "cuda")]

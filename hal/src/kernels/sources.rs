@@ -33,8 +33,11 @@ pub struct KernelUnits {
     /// Headers that users' kernels may include.
     pub headers: &'static [(&'static str, &'static str)],
     /// Calls its argument with each of them.
-    pub each: fn(&mut dyn FnMut(&Unit<'_>)),
+    pub each: fn(Visit<'_>),
 }
+
+/// What is called with units.
+pub type Visit<'v> = &'v mut dyn FnMut(&Unit<'_>);
 
 impl fmt::Display for Unit<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
