@@ -67,15 +67,21 @@ impl Fault for CompileError {
     }
 }
 
-/// Code, and whether it is as good as a compiler that knows the architecture would make it.
-#[derive(Debug)]
-pub(super) struct Compiled {
+/// Code that NVRTC made.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// A cubin, or PTX with its final zero: what a driver loads.
     pub code: Vec<u8>,
+    /// Which of them, and of what architecture.
     pub target: Target,
 }
 
-/// Compiles a unit for a device.
-pub(super) fn compile(unit: &Unit<'_>, arch: Arch) -> Result<Compiled, CompileError> {
+/// Compiles a unit for devices of an architecture with the NVRTC that is found, whatever is cached.
+///
+/// # Errors
+///
+/// [`CompileError`], with NVRTC's log where it refuses the source.
+pub fn compile(unit: &Unit<'_>, arch: Arch) -> Result<Compiled, CompileError> {
     let nvrtc = Nvrtc::get()?;
     let known = architectures(nvrtc)?;
     let target = Target::choose(arch, &known).ok_or(CompileError::Arch { arch, known })?;

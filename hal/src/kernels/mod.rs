@@ -28,10 +28,17 @@ pub use arch::{Arch, ArchError, Target};
 #[cfg(feature = "cuda")]
 pub use bundle::{BundleError, BundleWriter, register_bundle};
 #[cfg(feature = "cuda")]
-pub use compile::CompileError;
+pub use compile::{CompileError, Compiled, compile};
 #[cfg(feature = "cuda")]
 pub use lookup::{CodeError, cubin};
 pub use sources::{KernelSource, KernelUnits, OPTIONS, Unit, UnitHash, Visit, source_hash};
+
+/// `symmem.cuh`, what kernels on symmetric memory are made of: memory order at system scope, packets,
+/// vectors. Name and text, as [`KernelSource::headers`] takes them.
+pub const SYMMEM_CUH: (&str, &str) = ("symmem.cuh", include_str!("../../kernels/symmem.cuh"));
+
+/// The kernels of this crate: none, but the header of all.
+pub static UNITS: KernelUnits = KernelUnits { name: "hal", headers: &[SYMMEM_CUH], each: |_| {} };
 
 /// What code is filed under.
 #[cfg(feature = "cuda")]
