@@ -2,6 +2,7 @@
 
 mod command;
 mod features;
+mod kernels;
 mod package;
 mod sanitize;
 mod summary;
@@ -41,6 +42,8 @@ enum Task {
     },
     /// Every feature by itself, and of the hardware layer every combination, without a warning.
     Features,
+    /// Every kernel of every crate compiles, for NVIDIA and AMD GPUs; bundles of them.
+    Kernels(kernels::Arguments),
     /// Every crate as it would be published, built from its package.
     Package,
     /// The lower layers and their part of the suite, taken out of the tree: built, documented,
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
             sanitize::run(sanitize::Sanitizer::Thread, &mut summary);
         }
         Task::Features => features::run(&mut summary),
+        Task::Kernels(arguments) => kernels::run(&arguments, &mut summary),
         Task::Package => package::run(&mut summary),
         Task::VendorCheck(arguments) => vendor::run(&arguments, &mut summary),
     }
