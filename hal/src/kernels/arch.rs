@@ -42,6 +42,12 @@ impl Arch {
     }
 }
 
+impl From<(u32, u32)> for Arch {
+    fn from((major, minor): (u32, u32)) -> Self {
+        Arch { major, minor }
+    }
+}
+
 impl Target {
     /// What to compile for a device, by a compiler that knows the architectures of these numbers:
     /// its own code, else PTX of the latest that is earlier; `None` where all are later.

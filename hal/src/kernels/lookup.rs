@@ -11,16 +11,19 @@ use super::cache::Cache;
 use super::compile::{CompileError, compile};
 use super::sources::Unit;
 use super::{Key, bundle};
+use crate::LoadError;
 use crate::fault::{Fault, Kind};
 
 /// There is no code of a unit: every place was looked at.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
-    "no code of {unit} for {arch}: not in the cache ({}), in none of {bundles} bundles, and not to \
-     be compiled: {compile}",
+    "{unit} for {arch} is not in the cache ({}), in none of {bundles} bundles, and cannot be compiled: \
+     {compile}",
     .cache.as_ref().map_or("no folder for one".into(), |folder| folder.display().to_string())
 )]
 pub struct CodeError {
+    /// The set of its source.
+    pub set: &'static str,
     /// The unit.
     pub unit: String,
     /// The device's architecture.
@@ -40,6 +43,13 @@ impl Fault for CodeError {
     }
 }
 
+impl From<CodeError> for LoadError {
+    fn from(error: CodeError) -> Self {
+        let (set, arch, reason) = (error.set, error.arch.to_string(), error.to_string());
+        LoadError::NoCode { set, arch, reason }
+    }
+}
+
 /// Code that this process has, or is about to.
 type Slot = Arc<Mutex<Option<Arc<[u8]>>>>;
 
@@ -51,8 +61,8 @@ static SLOTS: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(Mutex::default
 /// # Errors
 ///
 /// [`CodeError`], with all places that were searched and why nothing came of each.
-pub fn cubin(unit: &Unit<'_>, arch: Arch) -> Result<Arc<[u8]>, CodeError> {
-    let key = Key { unit: unit.hash(), arch };
+pub fn cubin(unit: &Unit<'_>, arch: impl Into<Arch>) -> Result<Arc<[u8]>, CodeError> {
+    let key = Key { unit: unit.hash(), arch: arch.into() };
     let slot = SLOTS.lock().entry(key).or_default().clone();
     let mut slot = slot.lock();
     if let Some(code) = &*slot {
@@ -74,6 +84,7 @@ fn search(cache: &Cache, unit: &Unit<'_>, key: Key) -> Result<Arc<[u8]>, CodeErr
     }
     let span = tracing::debug_span!("compile", %unit, arch = %key.arch).entered();
     let compiled = compile(unit, key.arch).map_err(|compile| CodeError {
+        set: unit.source.name,
         unit: unit.to_string(),
         arch: key.arch,
         cache: cache.folder().map(Into::into),
