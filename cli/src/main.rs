@@ -37,6 +37,9 @@ enum Action {
     Info(info::Args),
     /// Measure an operation and check every result
     Bench(bench::Args),
+    /// Be a rank that measures what its standard input asks for
+    #[command(hide = true)]
+    BenchRank(bench::RankArgs),
     /// Start a program as ranks of this host
     Run(run::Args),
     /// Serve the store where ranks meet, until SIGINT or SIGTERM
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
     let (action, outcome) = match command.action {
         Action::Info(args) => ("info", info::info(&args).map_err(Failure::from)),
         Action::Bench(args) => ("bench", bench::bench(&args).map_err(Failure::from)),
+        Action::BenchRank(args) => ("bench-rank", Ok(bench::bench_rank(&args))),
         Action::Run(args) => ("run", run::run(&args).map_err(Failure::from)),
         Action::Tune(args) => ("tune", tune::tune(&args).map_err(Failure::from)),
         Action::Kernels(args) => ("kernels", kernels::kernels(&args).map_err(Failure::from)),

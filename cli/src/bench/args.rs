@@ -13,7 +13,7 @@ use super::operation::{
     AllGather, AllReduce, AllToAll, AllToAllNd, Barrier, Broadcast, Collective, OneSided,
     Operation, Placement, Reduce, ReduceScatter, ReduceScatterOffset, Rendezvous, Sweep,
 };
-use super::timing::Pace;
+use super::timing::{Batch, Isolated, Pace};
 use crate::parse::{at_least_one, seconds, size};
 
 /// Makes this process one of the ranks, which a launcher has started.
@@ -79,6 +79,10 @@ pub struct Common {
     /// Exactly so many isolated iterations, whatever time they take
     #[arg(long, value_name = "N", conflicts_with = "budget", value_parser = at_least_one)]
     iterations: Option<usize>,
+    /// What is back to back: so many operations (in a graph, with --graph), issued so many times;
+    /// without it a quarter of the isolated iterations, once
+    #[arg(long, value_name = "N[xTIMES]", value_parser = batch)]
+    batch: Option<Batch>,
     /// This process is one of the ranks, started by a launcher
     #[arg(long, hide = true)]
     pub as_rank: bool,
@@ -364,7 +368,9 @@ impl Memory {
 
 impl Common {
     fn pace(&self) -> Pace {
-        self.iterations.map_or(Pace::Budget(self.budget), Pace::Iterations)
+        let budget = Isolated::Budget(self.budget);
+        let isolated = self.iterations.map_or(budget, Isolated::Iterations);
+        Pace { isolated, batch: self.batch }
     }
 
     fn rank(&self, rank: usize) -> Result<usize, ArgsError> {
@@ -440,6 +446,12 @@ fn sizes(
     Ok(all)
 }
 
+/// A batch: operations, and how often they are issued.
+fn batch(text: &str) -> Result<Batch, String> {
+    let (calls, launches) = text.split_once('x').unwrap_or((text, "1"));
+    Ok(Batch { calls: at_least_one(calls)?, launches: at_least_one(launches)? })
+}
+
 /// Takes one of a type's values by its name.
 fn named<T, const N: usize>(
     all: [T; N],
@@ -458,6 +470,15 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    #[test]
+    fn a_batch_is_operations_and_how_often() {
+        assert_eq!(batch("20x15"), Ok(Batch { calls: 20, launches: 15 }));
+        assert_eq!(batch("7"), Ok(Batch { calls: 7, launches: 1 }));
+        for text in ["", "x", "0", "0x1", "1x0", "1x", "x1", "1x2x3", "-1"] {
+            assert!(batch(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn sizes_ascend_in_whole_granules() {
