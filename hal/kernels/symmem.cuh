@@ -60,10 +60,10 @@ SYMMEM_FN u32 thread_index() { return __builtin_amdgcn_workitem_id_x(); }
 SYMMEM_FN u32 block_index() { return __builtin_amdgcn_workgroup_id_x(); }
 // From the dispatch packet and the implicit arguments of code object version 5.
 SYMMEM_FN u32 block_size() {
-  return reinterpret_cast<const __attribute__((address_space(4))) u16*>(__builtin_amdgcn_implicitarg_ptr())[6];
+  return ((const __attribute__((address_space(4))) u16*)__builtin_amdgcn_implicitarg_ptr())[6];
 }
 SYMMEM_FN u32 grid_size() {
-  return reinterpret_cast<const __attribute__((address_space(4))) u32*>(__builtin_amdgcn_implicitarg_ptr())[0];
+  return ((const __attribute__((address_space(4))) u32*)__builtin_amdgcn_implicitarg_ptr())[0];
 }
 SYMMEM_FN void block_sync() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");

@@ -115,9 +115,9 @@ class Comparison:
 
         def own(bytes):
             words = [op, "--ranks", arguments.ranks, "--iterations", protocol["iterations"]]
-            words += ["--batch", "{calls}x{launches}".format(**protocol)]
+            words += ["--batch", "{calls}x{launches}".format(**protocol), "--graph"]
             if op != "barrier":
-                words += ["--dtype", arguments.dtype, "--min", bytes, "--max", bytes, "--no-limit", "--graph"]
+                words += ["--dtype", arguments.dtype, "--min", bytes, "--max", bytes, "--no-limit"]
             return " ".join(map(str, words))
 
         def other(call):

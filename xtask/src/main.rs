@@ -1,6 +1,8 @@
 //! Tasks of the workspace. Each spawns cargo and prints what it runs.
 
+mod bundle;
 mod command;
+mod compare;
 mod features;
 mod kernels;
 mod package;
@@ -46,6 +48,10 @@ enum Task {
     Kernels(kernels::Arguments),
     /// Every crate as it would be published, built from its package.
     Package,
+    /// Stripped binaries for a machine with GPUs and no toolchain, in a folder of at most 64 MiB.
+    Bundle(bundle::Arguments),
+    /// Symmem and its peers in turns, in one run, with ratios.
+    Compare(compare::Arguments),
     /// The lower layers and their part of the suite, taken out of the tree: built, documented,
     /// tested, and nothing outside read.
     VendorCheck(vendor::Arguments),
@@ -64,6 +70,8 @@ fn main() -> ExitCode {
         Task::Features => features::run(&mut summary),
         Task::Kernels(arguments) => kernels::run(&arguments, &mut summary),
         Task::Package => package::run(&mut summary),
+        Task::Bundle(arguments) => bundle::run(&arguments, &mut summary),
+        Task::Compare(arguments) => compare::run(&arguments, &mut summary),
         Task::VendorCheck(arguments) => vendor::run(&arguments, &mut summary),
     }
     summary.print();

@@ -53,7 +53,7 @@ pub enum OperationArgs {
     /// Every rank reads from the next one
     Get(Data),
     /// No rank goes on before all have come
-    Barrier(Common),
+    Barrier(BarrierArgs),
     /// Fresh memory of every rank is mapped into all others
     Rendezvous(RendezvousArgs),
 }
@@ -115,9 +115,8 @@ pub struct Data {
     /// What is added to each size to get the next, instead
     #[arg(long, value_name = "SIZE", conflicts_with = "factor", value_parser = size)]
     step: Option<Bytes>,
-    /// Operations are captured in a graph and measured as it runs: the period is a graph of many
-    #[arg(long)]
-    graph: bool,
+    #[command(flatten)]
+    capture: Capture,
     /// Other inputs for another number
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -221,6 +220,23 @@ pub struct ReduceScatterOffsetArgs {
     how: How,
 }
 
+/// Arguments of `symmem bench barrier`.
+#[derive(Debug, Args)]
+pub struct BarrierArgs {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    capture: Capture,
+}
+
+/// Whether operations are captured.
+#[derive(Clone, Copy, Debug, Args)]
+struct Capture {
+    /// Operations are captured in a graph and measured as it runs: the period is a graph of many
+    #[arg(long)]
+    graph: bool,
+}
+
 /// Arguments of `symmem bench rendezvous`.
 #[derive(Debug, Args)]
 pub struct RendezvousArgs {
@@ -288,7 +304,7 @@ impl OperationArgs {
 
     fn parts(&self) -> (&Common, Option<&Data>) {
         match self {
-            OperationArgs::Barrier(common) => (common, None),
+            OperationArgs::Barrier(args) => (&args.common, None),
             OperationArgs::Rendezvous(args) => (&args.common, None),
             OperationArgs::AllReduce(Reducing { data, .. })
             | OperationArgs::ReduceScatter(Reducing { data, .. })
@@ -343,7 +359,9 @@ impl OperationArgs {
             }
             OperationArgs::Put(data) => data.sweep(OneSided::Put, Placement::default()),
             OperationArgs::Get(data) => data.sweep(OneSided::Get, Placement::default()),
-            OperationArgs::Barrier(common) => Ok(Box::new(Barrier { pace: common.pace() })),
+            OperationArgs::Barrier(BarrierArgs { common, capture }) => {
+                Ok(Box::new(Barrier { graph: capture.graph, pace: common.pace() }))
+            }
             OperationArgs::Rendezvous(RendezvousArgs { common, bytes }) => {
                 if bytes.get() < 8 {
                     return Err(ArgsError::LessThanWord(*bytes));
@@ -402,7 +420,7 @@ impl Data {
             collective,
             dtype: self.dtype,
             placement,
-            graph: self.graph,
+            graph: self.capture.graph,
             limit: !self.no_limit,
             pace: self.common.pace(),
             seed: Seed::new(self.seed),

@@ -9,6 +9,8 @@ mod nvcc;
 mod python;
 mod tool;
 
+pub use python::{VARIABLE, present};
+
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -12,6 +12,10 @@ use crate::command::target_dir;
 /// The variable that names NVRTC's path.
 pub const VARIABLE: &str = "SYMMEM_NVRTC_LIBRARY";
 
+const NVRTC_VENV: &str = "nvrtc-venv";
+/// In the toolkit's folder.
+const LIBRARY: &str = "lib/libnvrtc.so.13";
+
 const NVRTC: &[&str] = &["nvidia-cuda-nvrtc==13.0.88"];
 const NVCC: &[&str] = &[
     "nvidia-cuda-nvcc==13.0.88",
@@ -32,11 +36,17 @@ pub fn nvrtc() -> Result<Option<PathBuf>, String> {
         // Named, and not to be opened: installing another one would hide that.
         Err(not_found) if std::env::var_os(VARIABLE).is_some() => Err(format!("{not_found:#}")),
         Err(_) => {
-            let library = toolkit("nvrtc-venv", NVRTC)?.join("lib/libnvrtc.so.13");
+            let library = toolkit(NVRTC_VENV, NVRTC)?.join(LIBRARY);
             println!("{}", library.display());
             Ok(Some(library))
         }
     }
+}
+
+/// NVRTC's path, where it is there already.
+pub fn present() -> Option<PathBuf> {
+    let found = Nvrtc::get().map(|nvrtc| nvrtc.path().to_owned()).ok();
+    found.or_else(|| Some(find_toolkit(&target_dir().join(NVRTC_VENV))?.join(LIBRARY)))
 }
 
 /// The program nvcc.
