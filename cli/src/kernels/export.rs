@@ -5,7 +5,8 @@ use std::path::Path;
 
 use symmem::KERNEL_UNITS;
 
-use super::{KernelsError, Owned, write_file};
+use super::units::Owned;
+use super::{KernelsError, write_file};
 
 /// Writes below `folder`:
 /// - `include/`: the public headers;

@@ -5,6 +5,7 @@
 //! have no NVRTC. `--sources` writes out what other compilers are to be given.
 
 mod export;
+mod units;
 mod work;
 
 use std::fs;
@@ -14,9 +15,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use comfy_table::{CellAlignment, Table, presets};
-use symmem::KERNEL_UNITS;
-use symmem::hal::kernels::{Arch, BundleWriter, CompileError, KernelSource, Target, Unit, compile};
+use symmem::hal::kernels::{Arch, BundleWriter, CompileError, KernelSource, Target, compile};
 use symmem::hal::types::Bytes;
+use units::Owned;
 
 /// Arguments of `symmem kernels`.
 #[derive(Debug, clap::Args)]
@@ -32,6 +33,9 @@ pub struct Args {
     /// Also write all of it to a bundle, which programs register
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Only as many units as it takes to have every source and every value of every definition
+    #[arg(long, conflicts_with = "out")]
+    sample: bool,
     /// Compile nothing: write the sources, the public headers and a list of the units
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["arch", "out"])]
     sources: Option<PathBuf>,
@@ -51,35 +55,6 @@ pub enum KernelsError {
     Output(#[from] io::Error),
 }
 
-/// A unit that owns its definitions.
-struct Owned {
-    source: &'static KernelSource,
-    defines: Vec<(String, String)>,
-}
-
-impl Owned {
-    /// Calls `act` with the unit.
-    fn with<R>(&self, act: impl FnOnce(&Unit<'_>) -> R) -> R {
-        let defines: Vec<_> = self.defines.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
-        act(&Unit { source: self.source, defines: &defines })
-    }
-}
-
-/// Every unit of every set.
-fn units() -> Vec<Owned> {
-    let mut all = Vec::new();
-    for set in KERNEL_UNITS {
-        (set.each)(&mut |unit| {
-            let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-            all.push(Owned {
-                source: unit.source,
-                defines: unit.defines.iter().map(owned).collect(),
-            });
-        });
-    }
-    all
-}
-
 /// What became of one unit for one architecture.
 struct Made {
     unit: usize,
@@ -90,7 +65,10 @@ struct Made {
 
 /// Compiles everything, or writes out the sources.
 pub fn kernels(args: &Args) -> Result<ExitCode, KernelsError> {
-    let units = units();
+    let mut units = units::all();
+    if args.sample {
+        units = units::sample(&units);
+    }
     if let Some(folder) = &args.sources {
         return export::export(folder, &units).map(|()| ExitCode::SUCCESS);
     }

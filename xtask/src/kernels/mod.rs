@@ -23,6 +23,9 @@ pub struct Arguments {
     /// Compile every unit for NVIDIA and AMD GPUs; what is done if nothing is said.
     #[arg(long)]
     check: bool,
+    /// Of the units to check only a sample, which has every source, type and operator.
+    #[arg(long, conflicts_with = "out")]
+    sample: bool,
     /// Compile the public headers with nvcc.
     #[arg(long)]
     nvcc: bool,
@@ -38,16 +41,18 @@ pub struct Arguments {
 const NVIDIA: [&str; 3] = ["sm_80", "sm_90a", "sm_100"];
 
 pub fn run(arguments: &Arguments, summary: &mut Summary) {
-    let Arguments { check, nvcc, out, arch } = arguments;
+    let Arguments { check, sample, nvcc, out, arch } = arguments;
+    let command = |words: &[OsString]| command().args(sample.then_some("--sample")).args(words);
     let check = *check || (!nvcc && out.is_none());
     let archs = if arch.is_empty() { NVIDIA.map(str::to_owned).to_vec() } else { arch.clone() };
     if check || out.is_some() {
         let name = if out.is_some() { "kernels: bundle" } else { "kernels: NVRTC" };
         let nvrtc = summary.step("kernels: NVRTC is there", python::nvrtc);
         let Some(nvrtc) = nvrtc else { return };
-        let words = ["--arch".into(), archs.join(",").into()].into_iter();
-        let out = out.iter().flat_map(|file| ["--out".into(), file.clone().into_os_string()]);
-        let mut compile = command().args::<OsString>(words.chain(out));
+        let mut compile = command(&["--arch".into(), archs.join(",").into()]);
+        if let Some(file) = out {
+            compile = compile.args([OsString::from("--out"), file.into()]);
+        }
         if let Some(library) = nvrtc {
             compile = compile.env(python::VARIABLE, library);
         }
@@ -57,7 +62,7 @@ pub fn run(arguments: &Arguments, summary: &mut Summary) {
         return;
     }
     let sources = target_dir().join("kernels");
-    let export = command().args::<OsString>(["--sources".into(), sources.clone().into()]);
+    let export = command(&["--sources".into(), sources.clone().into()]);
     summary.step("kernels: sources from earlier runs go", || crate::vendor::remove(&sources));
     summary.tier("kernels: sources", &[export]);
     if check {
