@@ -26,8 +26,8 @@
 //!
 //! # Choices
 //!
-//! - *Features are the layers*, each implying those below: `sync`, `collectives` (default), and `sys`
-//!   (default) for what the command's `info` shows. A feature adds modules and never changes a type.
+//! - *Features are the layers*, each implying those below: `sync`, `collectives` (default), `sys`
+//!   (default) for what the command's `info` shows, and `cuda` (default) for NVIDIA GPUs. A feature adds modules and never changes a type.
 //! - *Public types are not generic over the backend*: the same program runs on each.
 //!
 //! # Two ranks
@@ -61,6 +61,9 @@ pub use symmem_mem::launch;
 pub use symmem_sync as sync;
 #[cfg(feature = "sys")]
 pub use symmem_sys as sys;
+
+/// Every kernel of the layers here, for whoever compiles them ahead of time.
+pub const KERNEL_UNITS: &[&hal::kernels::KernelUnits] = &[&hal::kernels::UNITS];
 
 /// Everything a program needs, in one `use`.
 pub mod prelude {

@@ -2,14 +2,15 @@
 //!
 //! Does: [`info`] (what is supported here, and why not), [`mod@bench`] (latency and bandwidth of the
 //! operations, every result checked), [`run`] (starts a program as ranks of this host), [`mod@store`]
-//! (where ranks meet), [`mod@tune`] (which algorithm is the fastest here). Standard output carries results only; progress, warnings and logs go to
-//! standard error.
+//! (where ranks meet), [`mod@tune`] (which algorithm is the fastest here), [`mod@kernels`] (compiled ahead of
+//! time). Standard output carries results only; progress, warnings and logs go to standard error.
 //!
 //! Does not: anything that the library cannot be asked for. The command uses its public interface
 //! alone.
 
 mod bench;
 mod info;
+mod kernels;
 mod parse;
 mod run;
 mod store;
@@ -36,12 +37,17 @@ enum Action {
     Info(info::Args),
     /// Measure an operation and check every result
     Bench(bench::Args),
+    /// Be a rank that measures what its standard input asks for
+    #[command(hide = true)]
+    BenchRank(bench::RankArgs),
     /// Start a program as ranks of this host
     Run(run::Args),
     /// Serve the store where ranks meet, until SIGINT or SIGTERM
     Store(store::Args),
     /// Measure which algorithm is the fastest here, and write the table for SYMMEM_TUNE
     Tune(tune::Args),
+    /// Compile every kernel ahead of time: to see that it does, or for machines without a compiler
+    Kernels(kernels::Args),
 }
 
 fn main() -> ExitCode {
@@ -52,8 +58,10 @@ fn main() -> ExitCode {
     let (action, outcome) = match command.action {
         Action::Info(args) => ("info", info::info(&args).map_err(Failure::from)),
         Action::Bench(args) => ("bench", bench::bench(&args).map_err(Failure::from)),
+        Action::BenchRank(args) => ("bench-rank", Ok(bench::bench_rank(&args))),
         Action::Run(args) => ("run", run::run(&args).map_err(Failure::from)),
         Action::Tune(args) => ("tune", tune::tune(&args).map_err(Failure::from)),
+        Action::Kernels(args) => ("kernels", kernels::kernels(&args).map_err(Failure::from)),
         Action::Store(args) => ("store", store::store(&args).map_err(Failure::from)),
     };
     outcome.unwrap_or_else(|failure| {
@@ -75,6 +83,8 @@ enum Failure {
     Store(#[from] store::StoreError),
     #[error(transparent)]
     Tune(#[from] tune::TuneError),
+    #[error(transparent)]
+    Kernels(#[from] kernels::KernelsError),
 }
 
 impl Failure {

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -214,6 +216,14 @@ fn a_rendezvous_is_timed_on_every_number_of_ranks() {
 }
 
 #[test]
+fn barriers_in_graphs() {
+    for backend in ["host", "stub"] {
+        let args = ["bench", "barrier", "--graph", "--threads", "--backend", backend];
+        check(&results(&args), ["barrier", backend, "thread", "-"], 2, &[0]);
+    }
+}
+
+#[test]
 fn barrier_on_processes_and_threads_host_and_stub() {
     for backend in ["host", "stub"] {
         for (mode, flag) in [("process", None), ("thread", Some("--threads"))] {
@@ -325,4 +335,52 @@ fn a_rank_outside_a_launcher_says_so() {
         .unwrap();
     assert!(!output.status.success());
     assert!(text(&output.stdout).contains("no launcher"), "{output:?}");
+}
+
+#[test]
+fn resident_ranks_measure_what_they_are_asked_for_until_their_input_ends() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut ranks: Vec<_> = (0..2)
+        .map(|rank: u16| {
+            let mut command = symmem(&["bench-rank"]);
+            let variables = [("RANK", rank), ("WORLD_SIZE", 2), ("MASTER_PORT", port)];
+            command.envs(variables.map(|(name, value)| (name, value.to_string())));
+            command.env("MASTER_ADDR", "127.0.0.1").env_remove("TORCHELASTIC_USE_AGENT_STORE");
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    let mut inputs: Vec<_> = ranks.iter_mut().map(|rank| rank.stdin.take().unwrap()).collect();
+    let mut outputs: Vec<_> =
+        ranks.iter_mut().map(|rank| BufReader::new(rank.stdout.take().unwrap()).lines()).collect();
+    let mut said = || -> Vec<Value> {
+        let line = |lines: &mut Lines<_>| lines.next().unwrap().unwrap();
+        outputs.iter_mut().map(|lines| serde_json::from_str(&line(lines)).unwrap()).collect()
+    };
+    for greeting in said() {
+        assert_eq!(greeting["backend"], "host");
+        assert_eq!(greeting["debug"], cfg!(debug_assertions));
+        assert_eq!(greeting["kernels"].as_str().unwrap().len(), 64);
+    }
+    let common = "--ranks 2 --iterations 5 --batch 3x2 --graph";
+    for (request, bytes) in [
+        (format!("all-reduce {common} --dtype bf16 --min 4K --max 4K --no-limit"), 4096),
+        (format!("barrier {common}"), 0),
+        (format!("all-gather {common} --min 64K --max 64K --no-limit"), 65536),
+    ] {
+        inputs.iter_mut().for_each(|input| writeln!(input, "{request}").unwrap());
+        for row in said() {
+            assert_eq!((&row["report"], &row["bytes"]), (&"row".into(), &bytes.into()), "{row}");
+            assert_eq!(row["timing"]["isolated"].as_array().unwrap().len(), 5);
+            assert_eq!(row["timing"]["periods"].as_array().unwrap().len(), 3);
+        }
+    }
+    // What nobody can measure ends them, with a reason.
+    inputs.iter_mut().for_each(|input| writeln!(input, "all-reduce --dtype i3").unwrap());
+    for failed in said() {
+        assert_eq!(failed["report"], "failed");
+        assert!(failed["because"].as_str().unwrap().contains("i3"), "{failed}");
+    }
+    for rank in &mut ranks {
+        assert!(!rank.wait().unwrap().success());
+    }
 }

@@ -1,7 +1,10 @@
 //! Tasks of the workspace. Each spawns cargo and prints what it runs.
 
+mod bundle;
 mod command;
+mod compare;
 mod features;
+mod kernels;
 mod package;
 mod sanitize;
 mod summary;
@@ -41,8 +44,14 @@ enum Task {
     },
     /// Every feature by itself, and of the hardware layer every combination, without a warning.
     Features,
+    /// Every kernel of every crate compiles, for NVIDIA and AMD GPUs; bundles of them.
+    Kernels(kernels::Arguments),
     /// Every crate as it would be published, built from its package.
     Package,
+    /// Stripped binaries for a machine with GPUs and no toolchain, in a folder of at most 64 MiB.
+    Bundle(bundle::Arguments),
+    /// Symmem and its peers in turns, in one run, with ratios.
+    Compare(compare::Arguments),
     /// The lower layers and their part of the suite, taken out of the tree: built, documented,
     /// tested, and nothing outside read.
     VendorCheck(vendor::Arguments),
@@ -59,7 +68,10 @@ fn main() -> ExitCode {
             sanitize::run(sanitize::Sanitizer::Thread, &mut summary);
         }
         Task::Features => features::run(&mut summary),
+        Task::Kernels(arguments) => kernels::run(&arguments, &mut summary),
         Task::Package => package::run(&mut summary),
+        Task::Bundle(arguments) => bundle::run(&arguments, &mut summary),
+        Task::Compare(arguments) => compare::run(&arguments, &mut summary),
         Task::VendorCheck(arguments) => vendor::run(&arguments, &mut summary),
     }
     summary.print();

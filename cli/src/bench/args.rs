@@ -13,7 +13,7 @@ use super::operation::{
     AllGather, AllReduce, AllToAll, AllToAllNd, Barrier, Broadcast, Collective, OneSided,
     Operation, Placement, Reduce, ReduceScatter, ReduceScatterOffset, Rendezvous, Sweep,
 };
-use super::timing::Pace;
+use super::timing::{Batch, Isolated, Pace};
 use crate::parse::{at_least_one, seconds, size};
 
 /// Makes this process one of the ranks, which a launcher has started.
@@ -53,7 +53,7 @@ pub enum OperationArgs {
     /// Every rank reads from the next one
     Get(Data),
     /// No rank goes on before all have come
-    Barrier(Common),
+    Barrier(BarrierArgs),
     /// Fresh memory of every rank is mapped into all others
     Rendezvous(RendezvousArgs),
 }
@@ -79,6 +79,10 @@ pub struct Common {
     /// Exactly so many isolated iterations, whatever time they take
     #[arg(long, value_name = "N", conflicts_with = "budget", value_parser = at_least_one)]
     iterations: Option<usize>,
+    /// What is back to back: so many operations (in a graph, with --graph), issued so many times;
+    /// without it a quarter of the isolated iterations, once
+    #[arg(long, value_name = "N[xTIMES]", value_parser = batch)]
+    batch: Option<Batch>,
     /// This process is one of the ranks, started by a launcher
     #[arg(long, hide = true)]
     pub as_rank: bool,
@@ -111,9 +115,8 @@ pub struct Data {
     /// What is added to each size to get the next, instead
     #[arg(long, value_name = "SIZE", conflicts_with = "factor", value_parser = size)]
     step: Option<Bytes>,
-    /// Operations are captured in a graph and measured as it runs: the period is a graph of many
-    #[arg(long)]
-    graph: bool,
+    #[command(flatten)]
+    capture: Capture,
     /// Other inputs for another number
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -217,6 +220,23 @@ pub struct ReduceScatterOffsetArgs {
     how: How,
 }
 
+/// Arguments of `symmem bench barrier`.
+#[derive(Debug, Args)]
+pub struct BarrierArgs {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    capture: Capture,
+}
+
+/// Whether operations are captured.
+#[derive(Clone, Copy, Debug, Args)]
+struct Capture {
+    /// Operations are captured in a graph and measured as it runs: the period is a graph of many
+    #[arg(long)]
+    graph: bool,
+}
+
 /// Arguments of `symmem bench rendezvous`.
 #[derive(Debug, Args)]
 pub struct RendezvousArgs {
@@ -284,7 +304,7 @@ impl OperationArgs {
 
     fn parts(&self) -> (&Common, Option<&Data>) {
         match self {
-            OperationArgs::Barrier(common) => (common, None),
+            OperationArgs::Barrier(args) => (&args.common, None),
             OperationArgs::Rendezvous(args) => (&args.common, None),
             OperationArgs::AllReduce(Reducing { data, .. })
             | OperationArgs::ReduceScatter(Reducing { data, .. })
@@ -339,7 +359,9 @@ impl OperationArgs {
             }
             OperationArgs::Put(data) => data.sweep(OneSided::Put, Placement::default()),
             OperationArgs::Get(data) => data.sweep(OneSided::Get, Placement::default()),
-            OperationArgs::Barrier(common) => Ok(Box::new(Barrier { pace: common.pace() })),
+            OperationArgs::Barrier(BarrierArgs { common, capture }) => {
+                Ok(Box::new(Barrier { graph: capture.graph, pace: common.pace() }))
+            }
             OperationArgs::Rendezvous(RendezvousArgs { common, bytes }) => {
                 if bytes.get() < 8 {
                     return Err(ArgsError::LessThanWord(*bytes));
@@ -364,7 +386,9 @@ impl Memory {
 
 impl Common {
     fn pace(&self) -> Pace {
-        self.iterations.map_or(Pace::Budget(self.budget), Pace::Iterations)
+        let budget = Isolated::Budget(self.budget);
+        let isolated = self.iterations.map_or(budget, Isolated::Iterations);
+        Pace { isolated, batch: self.batch }
     }
 
     fn rank(&self, rank: usize) -> Result<usize, ArgsError> {
@@ -396,7 +420,7 @@ impl Data {
             collective,
             dtype: self.dtype,
             placement,
-            graph: self.graph,
+            graph: self.capture.graph,
             limit: !self.no_limit,
             pace: self.common.pace(),
             seed: Seed::new(self.seed),
@@ -440,6 +464,12 @@ fn sizes(
     Ok(all)
 }
 
+/// A batch: operations, and how often they are issued.
+fn batch(text: &str) -> Result<Batch, String> {
+    let (calls, launches) = text.split_once('x').unwrap_or((text, "1"));
+    Ok(Batch { calls: at_least_one(calls)?, launches: at_least_one(launches)? })
+}
+
 /// Takes one of a type's values by its name.
 fn named<T, const N: usize>(
     all: [T; N],
@@ -458,6 +488,15 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    #[test]
+    fn a_batch_is_operations_and_how_often() {
+        assert_eq!(batch("20x15"), Ok(Batch { calls: 20, launches: 15 }));
+        assert_eq!(batch("7"), Ok(Batch { calls: 7, launches: 1 }));
+        for text in ["", "x", "0", "0x1", "1x0", "1x", "x1", "1x2x3", "-1"] {
+            assert!(batch(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn sizes_ascend_in_whole_granules() {

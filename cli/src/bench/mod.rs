@@ -12,11 +12,13 @@ mod member;
 mod operation;
 mod plot;
 mod report;
+mod resident;
 mod show;
 mod timing;
 
 pub use args::BenchArgs as Args;
 pub use report::Line;
+pub use resident::{Args as RankArgs, bench_rank};
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,7 +26,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use args::{ArgsError, BenchArgs, Common};
+use args::{ArgsError, BenchArgs, Common, OperationArgs};
 use clap::Parser as _;
 use drive::{Collected, DriveError};
 use operation::Operation;
@@ -112,15 +114,22 @@ fn measure(
     collected
 }
 
-/// Measures what a command line of this program asks for, the program's own name left out.
-pub fn lines(words: &[OsString]) -> Result<Vec<Line>, BenchError> {
+/// What a command line of this program asks for, which begins with the subcommand's name.
+fn parse<W: Into<OsString> + Clone>(
+    words: impl IntoIterator<Item = W>,
+) -> Result<OperationArgs, BenchError> {
     /// As the program's own command line has it, below the name of the subcommand.
     #[derive(clap::Parser)]
     struct Words {
         #[command(flatten)]
         args: BenchArgs,
     }
-    let operation_args = Words::try_parse_from(words).map_err(BenchError::Words)?.args.operation;
+    Ok(Words::try_parse_from(words).map_err(BenchError::Words)?.args.operation)
+}
+
+/// Measures what a command line of this program asks for, the program's own name left out.
+pub fn lines(words: &[OsString]) -> Result<Vec<Line>, BenchError> {
+    let operation_args = parse(words)?;
     let operation = operation_args.operation()?;
     Ok(measure(&*operation, operation_args.common(), words)?.lines)
 }

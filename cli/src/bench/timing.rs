@@ -6,8 +6,9 @@
 //!   median of three batches.
 //!
 //! Iterations fill a time budget, at least 3 and at most 1000 of them, after an eighth of it has
-//! passed untimed; a batch has a quarter as many. These are the rules of the benchmarks of MPI implementations and, for the period, of
-//! nccl-tests, so that figures can stand side by side.
+//! passed untimed; a batch has a quarter as many, unless its [`Batch`] is given. These are the rules
+//! of the benchmarks of MPI implementations and, for the period, of nccl-tests, so that figures can
+//! stand side by side.
 
 use std::time::{Duration, Instant};
 
@@ -27,20 +28,38 @@ const WARMING: u32 = 8;
 
 /// How many iterations to make.
 #[derive(Clone, Copy, Debug)]
-pub enum Pace {
-    /// As many as fit in a time, of isolated iterations.
+pub struct Pace {
+    pub isolated: Isolated,
+    /// Back to back; else a quarter of the isolated iterations, issued once.
+    pub batch: Option<Batch>,
+}
+
+/// How many isolated iterations to make.
+#[derive(Clone, Copy, Debug)]
+pub enum Isolated {
+    /// As many as fit in a time.
     Budget(Duration),
     /// Exactly so many.
     Iterations(usize),
 }
 
+/// Operations back to back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Operations; a graph of them, where they are captured.
+    pub calls: usize,
+    /// How often those are issued, without a pause.
+    pub launches: usize,
+}
+
 impl Pace {
     /// A quarter of the time, for what is measured beside.
     pub fn quarter(self) -> Self {
-        match self {
-            Pace::Budget(budget) => Pace::Budget(budget / 4),
-            Pace::Iterations(n) => Pace::Iterations(n),
-        }
+        let isolated = match self.isolated {
+            Isolated::Budget(budget) => Isolated::Budget(budget / 4),
+            Isolated::Iterations(n) => Isolated::Iterations(n),
+        };
+        Pace { isolated, ..self }
     }
 }
 
@@ -137,9 +156,9 @@ impl Timing {
         separation: Separation,
         timed: &mut dyn Iteration,
     ) -> Result<Self, RankError> {
-        let iterations = match pace {
-            Pace::Budget(budget) => iterations(member, budget, timed)?,
-            Pace::Iterations(n) => n,
+        let iterations = match pace.isolated {
+            Isolated::Budget(budget) => iterations(member, budget, timed)?,
+            Isolated::Iterations(n) => n,
         };
         let mut isolated = Vec::with_capacity(iterations);
         for _ in 0..iterations {
@@ -152,15 +171,18 @@ impl Timing {
             member.finish()?;
             isolated.push(micros(start.elapsed()));
         }
-        let batch = (iterations / 4).max(1);
+        let batch = Batch { calls: (iterations / 4).max(1), launches: 1 };
+        let Batch { calls, launches } = pace.batch.unwrap_or(batch);
         let mut periods = Vec::with_capacity(BATCHES);
         for _ in 0..BATCHES {
-            timed.prepare(batch)?;
+            timed.prepare(calls)?;
             member.barrier()?;
             let start = Instant::now();
-            timed.run(batch)?;
+            for _ in 0..launches {
+                timed.run(calls)?;
+            }
             member.finish()?;
-            periods.push(micros(start.elapsed()) / batch as f64);
+            periods.push(micros(start.elapsed()) / (calls * launches) as f64);
         }
         Ok(Timing { isolated, periods })
     }

@@ -1,37 +1,49 @@
-//! Device code: its sources, and how it becomes something a device can load.
+//! Kernels of devices: their sources, and how code is made of them.
+//!
+//! Does: names compilations by what they are made from ([`Unit`]), and finds their code in the disk
+//! cache, in a registered bundle ([`register_bundle`]), or by compiling with NVRTC, in that order.
+//!
+//! Does not: need a toolkit or NVRTC to be built, or any of them to run where a bundle is
+//! registered. Include a header from disk: sources are texts, and so are their headers.
+//!
+//! Choices:
+//! - *Code for the very device*, compiled at its first use, not PTX for the oldest: the driver's
+//!   compiler would have to run at every start.
+//! - *A lock for each unit*: ranks that are threads compile each unit once, and different ones at
+//!   the same time.
+//! - *Failures are not kept*: a bundle may be registered later.
 
+mod arch;
 #[cfg(feature = "cuda")]
-use std::sync::Arc;
-
+mod bundle;
 #[cfg(feature = "cuda")]
-use crate::module::LoadError;
-
-/// The device code of one crate: a source and the headers that it includes, all in memory.
-#[derive(Clone, Copy, Debug)]
-pub struct KernelSource {
-    /// Name of the set, unique among all sources of a program.
-    pub name: &'static str,
-    /// The file that is compiled: its name in messages, and its text.
-    pub file: (&'static str, &'static str),
-    /// Headers, by the names under which they are included.
-    pub headers: &'static [(&'static str, &'static str)],
-}
-
-/// One compilation: a source and its definitions.
-#[derive(Clone, Copy, Debug)]
-pub struct Unit<'a> {
-    /// What is compiled.
-    pub source: &'static KernelSource,
-    /// Macros and their values.
-    pub defines: &'a [(&'a str, &'a str)],
-}
-
-/// The code of a unit for an architecture: an image that the driver loads.
+mod cache;
 #[cfg(feature = "cuda")]
-pub(crate) fn cubin(unit: &Unit<'_>, arch: (u32, u32)) -> Result<Arc<[u8]>, LoadError> {
-    Err(LoadError::NoCode {
-        set: unit.source.name,
-        arch: format!("sm_{}{}", arch.0, arch.1),
-        reason: "this build has no compiler".to_owned(),
-    })
+mod compile;
+#[cfg(feature = "cuda")]
+mod lookup;
+mod sources;
+
+pub use arch::{Arch, ArchError, Target};
+#[cfg(feature = "cuda")]
+pub use bundle::{BundleError, BundleWriter, register_bundle};
+#[cfg(feature = "cuda")]
+pub use compile::{CompileError, Compiled, compile};
+#[cfg(feature = "cuda")]
+pub use lookup::{CodeError, cubin};
+pub use sources::{KernelSource, KernelUnits, OPTIONS, Unit, UnitHash, Visit, source_hash};
+
+/// `symmem.cuh`, what kernels on symmetric memory are made of: memory order at system scope, packets,
+/// vectors. Name and text, as [`KernelSource::headers`] takes them.
+pub const SYMMEM_CUH: (&str, &str) = ("symmem.cuh", include_str!("../../kernels/symmem.cuh"));
+
+/// The kernels of this crate: none, but the header of all.
+pub static UNITS: KernelUnits = KernelUnits { name: "hal", headers: &[SYMMEM_CUH], each: |_| {} };
+
+/// What code is filed under.
+#[cfg(feature = "cuda")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    unit: UnitHash,
+    arch: Arch,
 }

@@ -16,6 +16,7 @@ use crate::command::{Cargo, target_dir, workspace};
 use crate::summary::Summary;
 use paths::Allowed;
 use slice::Layer;
+pub use slice::remove;
 
 /// Where the suite runs: once each way, since it is the copy that is tested, and not the layers.
 const SUITE_PLACES: [&[&str]; 3] =

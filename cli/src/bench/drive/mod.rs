@@ -5,7 +5,7 @@ mod processes;
 mod threads;
 
 pub use collector::{Collected, RankFault};
-pub use processes::{processes, serve};
+pub use processes::{join, processes, say, serve};
 pub use threads::threads;
 
 use std::time::Duration;

@@ -10,6 +10,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use serde::Serialize;
 use symmem::launch::Processes;
 use symmem::mem::bootstrap::Bootstrap;
 use symmem::prelude::*;
@@ -94,22 +95,25 @@ fn each_line(stream: Option<impl io::Read>, say: impl FnMut(String) -> bool) {
 
 /// Does one rank's part, where this process is a rank. Returns whether all went well.
 pub fn serve(operation: &dyn Operation, backend: Backend) -> bool {
-    let mut output = io::stdout().lock();
-    let mut report = |report: Report| {
-        // Whoever started this process, and would hear of an error here, is gone.
-        let line = serde_json::to_string(&report).unwrap_or_default();
-        let _ = writeln!(output, "{line}").and_then(|()| output.flush());
-    };
     match join(backend) {
-        Ok(group) => measure(&group, operation, &mut report),
+        Ok(group) => measure(&group, operation, &mut |report| say(&report)),
         Err(e) => {
-            report(Report::Failed(Failed::new(&e)));
+            say(&Report::Failed(Failed::new(&e)));
             false
         }
     }
 }
 
-fn join(backend: Backend) -> Result<Group, StartError> {
+/// Tells whoever started this process, in a line of JSON.
+pub fn say(what: &impl Serialize) {
+    // Who would hear of an error here is gone.
+    let line = serde_json::to_string(what).unwrap_or_default();
+    let mut output = io::stdout().lock();
+    let _ = writeln!(output, "{line}").and_then(|()| output.flush());
+}
+
+/// Joins the group that this process's environment names.
+pub fn join(backend: Backend) -> Result<Group, StartError> {
     let bootstrap = Bootstrap::from_env()?;
     let options = options();
     let wait = Wait::timeout(options.deadline);

@@ -8,7 +8,7 @@ use super::Operation;
 use crate::bench::check::Wrong;
 use crate::bench::member::{Member, RankError};
 use crate::bench::report::{Report, Row};
-use crate::bench::timing::{Pace, Ready, Separation, Timing};
+use crate::bench::timing::{Pace, Ready, Replay, Separation, Timing};
 
 /// How late the late rank of a check is: longer than the others take to be at the barrier.
 const LATE: Duration = Duration::from_micros(200);
@@ -16,6 +16,8 @@ const LATE: Duration = Duration::from_micros(200);
 /// Barriers of a group.
 #[derive(Clone, Debug)]
 pub struct Barrier {
+    /// Whether barriers are captured in graphs.
+    pub graph: bool,
     pub pace: Pace,
 }
 
@@ -29,7 +31,8 @@ impl Operation for Barrier {
     }
 
     fn describe(&self) -> String {
-        "barriers of one channel".to_owned()
+        let graph = if self.graph { ", in graphs" } else { "" };
+        format!("barriers of one channel{graph}")
     }
 
     fn isolated(&self) -> &'static str {
@@ -53,13 +56,17 @@ impl Operation for Barrier {
         member: &Member<'_>,
         report: &mut dyn FnMut(Report),
     ) -> Result<(), RankError> {
+        let capturing = if self.graph { Some(member.capturing()?) } else { None };
+        let member = capturing.as_ref().unwrap_or(member);
         check(member, 1)?;
-        let timing = Timing::take(
-            member,
-            self.pace,
-            Separation::None,
-            &mut Ready(&|| member.issue_barrier()),
-        )?;
+        let issue = || member.issue_barrier();
+        let timing = match self.graph {
+            false => Timing::take(member, self.pace, Separation::None, &mut Ready(&issue))?,
+            true => {
+                let mut replay = Replay::new(member, &issue);
+                Timing::take(member, self.pace, Separation::None, &mut replay)?
+            }
+        };
         check(member, 2)?;
         // Every rank writes its word and reads all others': the only algorithm there is.
         report(Report::Row(Row { bytes: Bytes::ZERO.get(), algorithm: "flags".into(), timing }));

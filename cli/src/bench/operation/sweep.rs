@@ -271,6 +271,7 @@ mod tests {
     use crate::bench::check::Part;
     use crate::bench::drive::{self, DriveError};
     use crate::bench::show::Progress;
+    use crate::bench::timing::Isolated;
     use crate::bench::{BenchError, drive::RankFault};
 
     const RANKS: usize = 3;
@@ -294,7 +295,7 @@ mod tests {
             placement: Placement { in_place, symmetric: true },
             limit: false,
             graph: false,
-            pace: Pace::Iterations(3),
+            pace: Pace { isolated: Isolated::Iterations(3), batch: None },
             seed: Seed::new(1),
         }
     }

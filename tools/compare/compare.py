@@ -1,0 +1,291 @@
+"""Compares symmem with its peers: the same work, on the same GPUs, in turns, in one run.
+
+All contenders' ranks are started once and stay. For each size, in each of some rounds, each contender
+in turn measures its latency, isolated and back to back in a graph (peer.py says how), and hands over
+to the next. A ratio is symmem's time by that of the round's best peer; the median of the rounds is
+shown: below 1, symmem is faster. Multicast is off for all.
+
+Needs symmem's command, built for release, and for the peers a torch that is installed.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from ranks import NO_MULTICAST, Failed, Ranks
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PEER = os.path.join(HERE, "peer.py")
+
+# Of each peer, by operation: the ranks that measure it, the call, and the name to show.
+CALLS = {
+    "torch": {
+        "all-reduce": [("torch", "one-shot", "torch one-shot"), ("torch", "two-shot", "torch two-shot")],
+        "barrier": [("torch", "barrier", "torch")],
+    },
+    "nccl": {
+        op: [("nccl", op, "nccl"), ("nccl-windows", op, "nccl windows")]
+        for op in ("all-reduce", "all-gather", "reduce-scatter")
+    },
+    "gloo": {op: [("gloo", op, "gloo")] for op in ("all-reduce", "all-gather", "reduce-scatter")},
+}
+OPS = ("all-reduce", "all-gather", "reduce-scatter", "barrier")
+# torch's one-shot is meant for small messages: above it would only cost time.
+ONE_SHOT_MOST = 16 << 20
+
+
+def size(text):
+    units = {"K": 10, "M": 20, "G": 30}
+    shift = units.get(text[-1:].upper(), 0)
+    return int(text[:-1] if shift else text) << shift
+
+
+def sizes(text):
+    """`2K:256M` is every power of two between; `2K,3K` those."""
+    if ":" not in text:
+        return [size(one) for one in text.split(",")]
+    least, most = map(size, text.split(":"))
+    if not 0 < least <= most:
+        raise argparse.ArgumentTypeError(f"{text} holds no size")
+    return [least << shift for shift in range((most // least).bit_length())]
+
+
+def shown(bytes):
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if bytes and bytes % (1 << shift) == 0:
+            return f"{bytes >> shift} {unit}"
+    return f"{bytes} B"
+
+
+class Contender:
+    """One who takes part: a name, and ranks that measure when asked."""
+
+    def __init__(self, name, ranks, request):
+        self.name, self.ranks, self.request = name, ranks, request
+
+    def measure(self, bytes):
+        """Isolated and period, in microseconds: medians of the slowest rank's times."""
+        answers = self.ranks.ask(self.request(bytes))
+        if answers[0].get("report") == "skipped":
+            raise Failed(f"{self.name}: {answers[0]['because']}")
+        timings = [answer.get("timing", answer) for answer in answers]
+        slowest = lambda key: map(max, zip(*(timing[key] for timing in timings)))
+        return statistics.median(slowest("isolated")), statistics.median(slowest("periods"))
+
+
+class Comparison:
+    def __init__(self, arguments, folder):
+        self.arguments, self.folder = arguments, folder
+        self.ranks, self.absent, self.versions = {}, {}, {}
+        self.rows = []
+        self.largest = max(arguments.sizes)
+
+    def start(self):
+        arguments = self.arguments
+        command = [arguments.symmem, "bench-rank", "--backend", arguments.backend]
+        self.ranks["symmem"] = ranks = Ranks("symmem", command, arguments.ranks)
+        self.versions["symmem"] = greeting = ranks.greetings[0]
+        if greeting["debug"] and not arguments.debug:
+            raise Failed(f"{arguments.symmem} is a debug build, whose figures mean nothing")
+        wanted = [CALLS[peer].get(op, []) for peer in arguments.peers for op in arguments.ops]
+        for kind in dict.fromkeys(kind for calls in wanted for kind, _, _ in calls):
+            barrier = os.path.join(self.folder, f"{kind}.barrier")
+            with open(barrier, "wb") as file:
+                file.write(bytes(64 * arguments.ranks))
+            command = [arguments.python, PEER, kind, "--largest", str(self.largest), "--barrier", barrier]
+            try:
+                self.ranks[kind] = Ranks(kind, command, arguments.ranks)
+                self.versions[kind] = self.ranks[kind].greetings[0]
+            except Failed as failed:
+                self.leave_out(kind, failed)
+
+    def leave_out(self, name, failed):
+        self.absent[name] = str(failed)
+        print(f"left out: {failed}\n", file=sys.stderr)
+
+    def contenders(self, op, bytes):
+        arguments = self.arguments
+        protocol = {"iterations": arguments.iterations, "calls": 20, "launches": 15}
+
+        def own(bytes):
+            words = [op, "--ranks", arguments.ranks, "--iterations", protocol["iterations"]]
+            words += ["--batch", "{calls}x{launches}".format(**protocol), "--graph"]
+            if op != "barrier":
+                words += ["--dtype", arguments.dtype, "--min", bytes, "--max", bytes, "--no-limit"]
+            return " ".join(map(str, words))
+
+        def other(call):
+            request = dict(protocol, call=call, dtype=arguments.dtype)
+            return lambda bytes: json.dumps(dict(request, bytes=bytes))
+
+        all = [Contender("symmem", self.ranks["symmem"], own)]
+        for peer in arguments.peers:
+            for kind, call, name in CALLS[peer].get(op, []):
+                if kind in self.ranks and not (call == "one-shot" and bytes > ONE_SHOT_MOST):
+                    all.append(Contender(name, self.ranks[kind], other(call)))
+        return all
+
+    def run(self):
+        for op in self.arguments.ops:
+            rows = [self.row(op, bytes) for bytes in ([0] if op == "barrier" else self.arguments.sizes)]
+            self.rows += rows
+            show(op, rows)
+
+    def row(self, op, bytes):
+        contenders = self.contenders(op, bytes)
+        isolated, period = {}, {}
+        for turn in range(self.arguments.runs):
+            # Nobody is always the first, or always after the same.
+            first = turn % len(contenders)
+            for contender in contenders[first:] + contenders[:first]:
+                if f"{op} {contender.name}" in self.absent:
+                    continue
+                try:
+                    times = contender.measure(bytes)
+                except Failed as failed:
+                    if contender.name == "symmem":
+                        raise
+                    self.leave_out(f"{op} {contender.name}", f"{op} of {shown(bytes)}: {failed}")
+                    isolated.pop(contender.name, None), period.pop(contender.name, None)
+                    continue
+                isolated.setdefault(contender.name, []).append(times[0])
+                period.setdefault(contender.name, []).append(times[1])
+        print(f"{op} {shown(bytes)}: symmem {statistics.median(period['symmem']):.2f} us", file=sys.stderr)
+        return {
+            "op": op,
+            "bytes": bytes,
+            "isolated_us": isolated,
+            "period_us": period,
+            "isolated": verdict(isolated),
+            "period": verdict(period),
+        }
+
+    def stop(self):
+        for ranks in self.ranks.values():
+            ranks.stop()
+
+    def results(self):
+        arguments = self.arguments
+        return {
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "host": platform.platform(),
+            "gpus": gpus(),
+            "backend": arguments.backend,
+            "ranks": arguments.ranks,
+            "dtype": arguments.dtype,
+            "runs": arguments.runs,
+            "environment": NO_MULTICAST,
+            "versions": self.versions,
+            "absent": self.absent,
+            "rows": self.rows,
+        }
+
+
+def verdict(times):
+    """The best peer, by its median, and the median ratio to the best of each round."""
+    peers = {name: of for name, of in times.items() if name != "symmem"}
+    if not peers:
+        return {"best": None, "ratio": None}
+    rounds = list(zip(times["symmem"], zip(*peers.values())))
+    ratios = [own / min(others) for own, others in rounds]
+    best = min(peers, key=lambda name: statistics.median(peers[name]))
+    return {"best": best, "ratio": statistics.median(ratios), "ratios": ratios}
+
+
+def show(op, rows):
+    names = list(dict.fromkeys(name for row in rows for name in row["period_us"]))
+    header = ["bytes", *(f"{name} us" for name in names), "best peer", "ratio"]
+    header += ["isolated us", "best peer us", "ratio"]
+    median = lambda times, name: f"{statistics.median(times[name]):.2f}" if times.get(name) else "-"
+    ratio = lambda verdict: f"{verdict['ratio']:.3f}" if verdict["ratio"] else "-"
+    lines = [header]
+    for row in rows:
+        isolated = row["isolated_us"]
+        lines.append(
+            [
+                shown(row["bytes"]),
+                *(median(row["period_us"], name) for name in names),
+                row["period"]["best"] or "-",
+                ratio(row["period"]),
+                median(isolated, "symmem"),
+                median(isolated, row["isolated"]["best"]),
+                ratio(row["isolated"]),
+            ]
+        )
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    print(f"\n{op}: period, then isolated; ratio: symmem by the best peer, median of the rounds")
+    for line in lines:
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths)))
+    sys.stdout.flush()
+
+
+def gpus():
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return answer.stdout.split("\n")[:-1]
+
+
+def parse():
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    several = lambda of: lambda text: check(text.split(","), of)
+    arguments.add_argument("--symmem", required=True, metavar="PATH", help="the command")
+    arguments.add_argument("--peers", type=several(CALLS), help="of torch, nccl, gloo; those of the backend")
+    arguments.add_argument("--ops", type=several(OPS), default=list(OPS), help="of " + ", ".join(OPS))
+    arguments.add_argument(
+        "--sizes", type=sizes, default="2K:256M", help="2K:256M are powers of two; or sizes, with commas"
+    )
+    arguments.add_argument("--runs", type=int, default=5, help="rounds for each size")
+    arguments.add_argument("--iterations", type=int, default=30, help="isolated calls of a round")
+    arguments.add_argument("--ranks", type=int, default=2)
+    arguments.add_argument("--backend", choices=("cuda", "host"), default="cuda")
+    arguments.add_argument("--dtype", choices=("f64", "f32", "f16", "bf16"), help="bf16; on the host f32")
+    arguments.add_argument("--python", default=sys.executable, help="the one that has torch")
+    arguments.add_argument("--json", metavar="FILE", help="also write all of it")
+    # For tests of this program: figures of a debug build mean nothing.
+    arguments.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
+    arguments = arguments.parse_args()
+    on_host = arguments.backend == "host"
+    arguments.peers = arguments.peers or (["gloo"] if on_host else ["torch", "nccl"])
+    arguments.dtype = arguments.dtype or ("f32" if on_host else "bf16")
+    return arguments
+
+
+def check(names, of):
+    unknown = [name for name in names if name not in of]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(of)}")
+    return names
+
+
+def main():
+    arguments = parse()
+    with tempfile.TemporaryDirectory(prefix="symmem-compare-") as folder:
+        comparison = Comparison(arguments, folder)
+        try:
+            comparison.start()
+            comparison.run()
+        except Failed as failed:
+            print(f"compare: {failed}", file=sys.stderr)
+            return 1
+        finally:
+            comparison.stop()
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(comparison.results(), file, indent=1)
+            file.write("\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
