@@ -44,8 +44,8 @@ pub enum SettingError {
         /// What it was to be.
         asked: Bytes,
     },
-    /// This build cannot open such a device.
-    #[error("this build has no {0} backend")]
+    /// There is no such device for this build.
+    #[error("no {0} backend: this build lacks it, or this machine has no such device")]
     NoBackend(BackendKind),
 }
 
@@ -97,7 +97,7 @@ static BACKEND: Setting<BackendKind> = Setting::new(BackendKind::Host);
 ///
 /// [`SettingError`] where another one is in use, or this build does not have it.
 pub fn set_backend(backend: BackendKind) -> Result<(), SettingError> {
-    if device_of(backend).is_none() {
+    if devices_of(backend).is_empty() {
         return Err(SettingError::NoBackend(backend));
     }
     BACKEND.set(backend).map_err(|fixed| SettingError::Backend { fixed, asked: backend })
@@ -128,15 +128,29 @@ pub(crate) fn take_signal_pad_size() -> Bytes {
     SIGNAL_PAD_SIZE.take()
 }
 
-/// The device of groups that are made without naming one.
-pub(crate) fn take_device() -> Device {
-    device_of(BACKEND.take()).unwrap_or_else(Device::host)
+/// The devices of groups that are made without naming any: all that this process sees, one at least.
+pub(crate) fn take_devices() -> Vec<Device> {
+    let devices = devices_of(BACKEND.take());
+    if devices.is_empty() { vec![Device::host()] } else { devices }
 }
 
-fn device_of(backend: BackendKind) -> Option<Device> {
+/// The device of the rank with this number among those of its host.
+pub(crate) fn take_device(local: usize) -> Device {
+    let mut devices = take_devices();
+    let index = local % devices.len();
+    devices.swap_remove(index)
+}
+
+/// None where this build or this machine has no such backend.
+fn devices_of(backend: BackendKind) -> Vec<Device> {
     match backend {
-        BackendKind::Host => Some(Device::host()),
-        BackendKind::Stub => Some(Device::stub(0)),
-        _ => None,
+        BackendKind::Host => vec![Device::host()],
+        BackendKind::Stub => vec![Device::stub(0)],
+        #[cfg(feature = "cuda")]
+        BackendKind::Cuda => {
+            let count = Device::cuda_count().unwrap_or(0);
+            (0..count).filter_map(|ordinal| Device::cuda(ordinal).ok()).collect()
+        }
+        _ => Vec::new(),
     }
 }

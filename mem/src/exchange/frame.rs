@@ -19,13 +19,13 @@ use super::{ExchangeError, RoundKey};
 
 /// The version of everything that ranks say to each other: this socket's frames, the agreement
 /// record, links' messages and the lane protocol.
-pub(crate) const WIRE_VERSION: u32 = 1;
+pub(crate) const WIRE_VERSION: u32 = 2;
 
 /// Largest datagram. Half of the least default buffer of a Linux socket, so that one always fits.
 pub(crate) const MAX_FRAME: usize = 96 * 1024;
 
-/// Most descriptors beside one frame: a link and its process.
-const MAX_FDS: usize = 2;
+/// Most descriptors beside one frame: a link and its process, or a region and its control page.
+pub(crate) const MAX_FDS: usize = 2;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Frame {
@@ -35,7 +35,7 @@ pub(crate) enum Frame {
     Hello { nonce: [u8; 16], proof: [u8; 32] },
     /// Leader to member.
     Welcome { proof: [u8; 32] },
-    /// Member to leader, with the part's descriptor if it has one. `left` of what its caller
+    /// Member to leader, with the part's descriptors if it has some. `left` of what its caller
     /// `allowed` remains. `linked` are the global ranks to
     /// which the member has a link.
     Come {
@@ -47,7 +47,7 @@ pub(crate) enum Frame {
         linked: Vec<u32>,
         payload: Vec<u8>,
     },
-    /// Leader to member: another member's part, with its descriptor.
+    /// Leader to member: another member's part, with its descriptors.
     Part { index: u32, payload: Vec<u8> },
     /// Leader to member: one end of a new link to a member, and that member's process.
     Link { index: u32 },

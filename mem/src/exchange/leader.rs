@@ -146,7 +146,7 @@ struct Meeting {
 struct Member {
     client: u64,
     payload: Vec<u8>,
-    handle: Option<Arc<OwnedFd>>,
+    handles: Vec<Arc<OwnedFd>>,
     linked: Vec<u32>,
 }
 
@@ -317,7 +317,7 @@ impl Desk {
                 let member = Member {
                     client: id,
                     payload,
-                    handle: fds.into_iter().next().map(Arc::new),
+                    handles: fds.into_iter().map(Arc::new).collect(),
                     linked,
                 };
                 self.come(key, members, me, (left, allowed), member)
@@ -382,7 +382,7 @@ impl Desk {
             let bytes: Arc<[u8]> = bytes.into();
             for to in &all {
                 let own = to.client == part.client;
-                let fds = part.handle.iter().filter(|_| !own).cloned().collect();
+                let fds = if own { Vec::new() } else { part.handles.clone() };
                 self.queue(to.client, bytes.clone(), fds);
             }
         }

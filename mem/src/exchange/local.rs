@@ -151,11 +151,12 @@ fn index(i: usize) -> u32 {
 /// A copy of a part for another member: threads share the mapping.
 fn share(part: &Option<Part>, own: bool) -> Part {
     let Some(part) = part else { return Part::default() };
-    let handle = match &part.handle {
-        Some(Handle::Local(memory)) if !own => Some(Handle::Local(memory.clone())),
+    let local = |handle: &Handle| match handle {
+        Handle::Local(memory) if !own => Some(Handle::Local(memory.clone())),
         _ => None,
     };
-    Part { payload: part.payload.clone(), handle }
+    let handles = part.handles.iter().filter_map(local).collect();
+    Part { payload: part.payload.clone(), handles }
 }
 
 #[cfg(test)]
@@ -176,7 +177,7 @@ mod tests {
     }
 
     fn round(members: &[u32], me: usize, sequence: u64) -> Round<'_> {
-        let part = Part { payload: vec![me as u8, sequence as u8], handle: None };
+        let part = Part::plain(vec![me as u8, sequence as u8]);
         Round { key: key(sequence), members, me, part }
     }
 

@@ -42,7 +42,15 @@ pub(crate) enum Handle {
 #[derive(Debug, Default)]
 pub(crate) struct Part {
     pub payload: Vec<u8>,
-    pub handle: Option<Handle>,
+    /// At most [`frame::MAX_FDS`].
+    pub handles: Vec<Handle>,
+}
+
+impl Part {
+    /// A part without handles.
+    pub(crate) fn plain(payload: Vec<u8>) -> Self {
+        Part { payload, handles: Vec::new() }
+    }
 }
 
 /// A member's call of a round. `members` are global ranks in group order; `me` indexes them.

@@ -6,7 +6,7 @@
 //!
 //! "One host" is decided by meeting, not by comparing names: what can connect can share memory.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -141,7 +141,7 @@ impl UnixExchange {
         }
         let nonce = random::<16>()?;
         let proof = self.token.prove(Side::Member, &leader, &nonce);
-        line.send(&Frame::Hello { nonce, proof }, None, bound)?;
+        line.send(&Frame::Hello { nonce, proof }, &[], bound)?;
         match line.receive(bound)?.0 {
             // Before this holds, nothing of ours has been given away.
             Frame::Welcome { proof }
@@ -162,22 +162,21 @@ impl UnixExchange {
             linked: self.links.peers(),
             payload: round.part.payload.clone(),
         };
-        let handle = match &round.part.handle {
-            Some(Handle::Shared(Shareable::Fd(fd))) => Some(fd),
+        let descriptor = |handle| match handle {
+            &Handle::Shared(Shareable::Fd(ref fd)) => Some(fd.as_fd()),
             // A mapping of this process means nothing to another.
-            Some(_) | None => None,
+            _ => None,
         };
-        line.send(&come, handle, bound)?;
+        let handles: Vec<_> = round.part.handles.iter().filter_map(descriptor).collect();
+        line.send(&come, &handles, bound)?;
         let mut parts: Vec<Part> = round.members.iter().map(|_| Part::default()).collect();
         loop {
             let (frame, mut fds) = line.receive(bound)?;
             match frame {
                 Frame::Part { index, payload } => {
                     let part = parts.get_mut(index as usize).ok_or_else(out_of_turn)?;
-                    *part = Part {
-                        payload,
-                        handle: fds.pop().map(|fd| Handle::Shared(Shareable::Fd(fd))),
-                    };
+                    let handle = |fd| Handle::Shared(Shareable::Fd(fd));
+                    *part = Part { payload, handles: fds.into_iter().map(handle).collect() };
                 }
                 Frame::Link { index } => {
                     let peer = *round.members.get(index as usize).ok_or_else(out_of_turn)?;
@@ -275,13 +274,12 @@ impl Line {
     fn send(
         &mut self,
         frame: &Frame,
-        handle: Option<&OwnedFd>,
+        handles: &[BorrowedFd<'_>],
         bound: &Bound<'_>,
     ) -> Result<(), Attempt> {
         let bytes = frame.encode()?;
-        let handle: Vec<_> = handle.into_iter().map(std::os::fd::AsFd::as_fd).collect();
         loop {
-            match frame::send(&self.socket, &bytes, &handle) {
+            match frame::send(&self.socket, &bytes, handles) {
                 Ok(()) => return Ok(()),
                 Err(Errno::AGAIN) => self.poll(PollFlags::OUT, bound)?,
                 Err(Errno::INTR) => {}

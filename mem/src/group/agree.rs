@@ -29,7 +29,7 @@ impl Group {
         // The type has no value that cannot be encoded.
         let payload = postcard::to_stdvec(&word).unwrap_or_default();
         let mut turn = self.meeting(wait)?;
-        let parts = self.gather(&mut turn, Part { payload, handle: None }, wait)?;
+        let parts = self.gather(&mut turn, Part::plain(payload), wait)?;
         drop(turn);
         let mut values: Vec<(String, RankSet)> = Vec::new();
         let mut unreadable = RankSet::new();

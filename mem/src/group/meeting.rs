@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
-use symmem_hal::{Memory, Wait};
+use symmem_hal::{AccessError, Memory, Wait};
 
-use super::{Group, import};
+use super::Group;
 use crate::exchange::{ExchangeError, Part, Round, RoundKey};
 use crate::rendezvous::record::{About, Record, Step};
-use crate::rendezvous::{self, RendezvousError};
+use crate::rendezvous::{self, Imports, RendezvousError};
 
 /// Where the group's agreement stands. Locked while a member meets the others: a group's meetings
 /// have one order.
@@ -95,7 +95,7 @@ impl Group {
     ) -> Result<(), RendezvousError> {
         let mut record = Record::new(about, &self.0.options, &self.0.device);
         let mut gather = |part| self.gather(turn, part, wait);
-        let agreed = rendezvous::agree(&mut gather, &self.0.world.ledger, &mut record, None);
+        let agreed = rendezvous::agree(&mut gather, &self.0.world.ledger, &mut record, Vec::new());
         turn.ordinal = turn.ordinal.max(record.equal.ordinal);
         agreed.map(|_| ())
     }
@@ -105,21 +105,23 @@ impl Group {
         turn: &mut Sequence,
         about: &About<'_>,
         memory: &Memory,
+        finish: &dyn Fn(&[Memory]) -> Result<(), AccessError>,
         wait: &Wait,
     ) -> Result<Vec<Memory>, RendezvousError> {
         let mut record = Record::new(about, &self.0.options, &self.0.device);
         let mut gather = |part| self.gather(turn, part, wait);
-        let import = |handle, _| import(&self.0.device, handle, memory.bytes());
+        let world = &self.0.world;
+        let imports = Imports { device: &self.0.device, threads: world.threads, me: self.0.me };
+        let (ledger, memories) = (&world.ledger, [memory]);
         let exchanged = rendezvous::exchange_memory(
             &mut gather,
-            &self.0.world.ledger,
+            ledger,
             &mut record,
-            memory,
-            self.0.world.threads,
-            self.0.me,
-            &import,
+            &memories,
+            &imports,
+            &|mapped| mapped.iter().try_for_each(|memories| finish(memories)),
         );
         turn.ordinal = turn.ordinal.max(record.equal.ordinal);
-        exchanged.map(|(memories, _)| memories)
+        Ok(exchanged?.memories.into_iter().next().unwrap_or_default())
     }
 }

@@ -8,6 +8,7 @@ mod meeting;
 mod options;
 pub(crate) mod quarantine;
 mod recover;
+mod residents;
 mod subgroup;
 pub(crate) mod world;
 
@@ -23,19 +24,22 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use symmem_hal::types::{Bytes, Rank, Scope};
-use symmem_hal::{Device, DeviceError, DevicePtr, Fault, Kind, Memory, Stream, Wait};
+use symmem_hal::types::{BackendKind, Bytes, Rank, RankSet, Scope};
+use symmem_hal::{
+    AllocError, Device, DeviceError, DevicePtr, Fault, ImportError, Kind, Memory, Stream, Wait,
+};
 
-use crate::exchange::{Handle, Part, Round, RoundKey};
+use crate::exchange::{Round, RoundKey};
 use crate::failure::Failure;
 use crate::liveness::{Status, afterwards};
 use crate::memory::ledger::Ledger;
 use crate::memory::retire;
 use crate::rendezvous::record::{About, Record, Reported, Step};
-use crate::rendezvous::{self, Membership, RendezvousError, Tables};
+use crate::rendezvous::{self, Imports, Membership, RendezvousError, Tables};
 use caches::Caches;
 use farewell::Farewell;
 use meeting::Sequence;
+use residents::Shares;
 use world::World;
 
 /// A set of ranks that share memory, as one of them sees it.
@@ -72,6 +76,8 @@ struct Inner {
     meeting: Mutex<Sequence>,
     status: Arc<Status>,
     regions: Vec<Memory>,
+    controls: Controls,
+    shares: Shares,
     reported: Vec<Reported>,
     tables: Arc<Tables>,
     caches: Arc<Caches>,
@@ -190,36 +196,38 @@ impl Group {
                 RoundKey { group: id, generation: world.generation, number: sequence.next_round() };
             world.exchange.gather(Round { key, members: &members, me, part }, wait)
         };
+        let control = options.control_bytes(members.len()).unwrap_or(Bytes(u64::MAX));
         // A rank without the memory still comes, so that the others need not wait for it.
-        let region = match device.allocate(bytes) {
-            Ok(region) => region,
+        let memories = match allocate(&device, bytes, control) {
+            Ok(memories) => memories,
             Err(e) => {
-                let payload = record.encode();
-                gather(Part { payload, handle: None })?;
-                let votes = gather(Part { payload: vec![0], handle: None })?;
-                let ranks = votes
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, v)| v.payload != [1])
-                    .map(|(i, _)| i)
-                    .collect();
-                return Err(RendezvousError::Map {
-                    ranks,
-                    reason: Some(e.to_string()),
-                    kind: e.kind(),
-                });
+                let ranks = rendezvous::decline(&mut gather, &record)?;
+                let (reason, kind) = (Some(e.to_string()), e.kind());
+                return Err(RendezvousError::Map { ranks, reason, kind });
             }
         };
-        let import = |handle, _| import(&device, handle, bytes);
-        let (regions, records) = rendezvous::exchange_memory(
+        let memories: Vec<&Memory> = memories.iter().collect();
+        let imports = Imports { device: &device, threads: world.threads, me };
+        let exchanged = rendezvous::exchange_memory(
             &mut gather,
             &world.ledger,
             &mut record,
-            &region,
-            world.threads,
-            me,
-            &import,
+            &memories,
+            &imports,
+            &|_| Ok(()),
         )?;
+        let reported: Vec<Reported> = exchanged.records.into_iter().map(|r| r.reported).collect();
+        let shares = Shares::of(&reported, options.max_lanes)?;
+        let mut memories = exchanged.memories.into_iter();
+        let regions = memories.next().unwrap_or_default();
+        let controls =
+            Controls::open(&device, memories.next().unwrap_or_default()).map_err(|e| {
+                RendezvousError::Map {
+                    ranks: RankSet::one(me),
+                    reason: Some(e.to_string()),
+                    kind: e.kind(),
+                }
+            })?;
         let tables = Tables::new(&device, members.len());
         let inner = Inner {
             world: world.clone(),
@@ -234,7 +242,9 @@ impl Group {
             meeting: Mutex::new(sequence),
             status,
             regions,
-            reported: records.into_iter().map(|r| r.reported).collect(),
+            controls,
+            shares,
+            reported,
             tables,
             caches: Arc::default(),
             stream: OnceLock::new(),
@@ -321,6 +331,21 @@ impl Group {
         &self.0.options
     }
 
+    /// By how much longer everything may take than callers say: as many times as ranks share a device
+    /// that runs the work of one process at a time, and 1 where none is shared so. Kernels' bounds are
+    /// stretched by it.
+    #[must_use]
+    pub fn deadline_scale(&self) -> u32 {
+        self.0.shares.deadline_scale
+    }
+
+    /// How many blocks each rank can have running at once on each of its lanes, the same on all: those
+    /// of all ranks and lanes of a device run beside each other. 1 on backends without blocks.
+    #[must_use]
+    pub fn blocks_per_lane(&self) -> u32 {
+        self.0.shares.blocks_per_lane
+    }
+
     /// The bound that calls use where the caller gives none.
     #[must_use]
     pub fn wait(&self) -> Wait {
@@ -398,6 +423,19 @@ impl Group {
         &self.0.regions
     }
 
+    /// Of each member, its control page in host memory: where kernels tell its host what went wrong, and
+    /// the host tells them. None where the host reaches regions themselves.
+    #[must_use]
+    pub fn control_regions(&self) -> &[Memory] {
+        &self.0.controls.memories
+    }
+
+    /// The address, for kernels of this rank's device, of the control page of the member of this index.
+    #[must_use]
+    pub fn control_ptr(&self, index: usize) -> DevicePtr {
+        self.0.controls.addresses.get(index).copied().unwrap_or(DevicePtr::NULL)
+    }
+
     /// What a layer above keeps with this group, made on first use: after that a load, no lock.
     ///
     /// # Errors
@@ -467,14 +505,27 @@ impl Group {
     }
 }
 
-fn import(
-    device: &Device,
-    handle: Handle,
-    bytes: Bytes,
-) -> Result<Memory, symmem_hal::ImportError> {
-    match handle {
-        Handle::Shared(shared) => device.import(shared, bytes),
-        Handle::Local(memory) => Ok(memory),
+/// What a rank gives to its group: its region and, where the host does not reach that, its control page.
+fn allocate(device: &Device, region: Bytes, control: Bytes) -> Result<Vec<Memory>, AllocError> {
+    let mut memories = vec![device.allocate(region)?];
+    if device.kind() == BackendKind::Cuda {
+        memories.push(Device::host().allocate(control)?);
+    }
+    Ok(memories)
+}
+
+/// The members' control pages in host memory, by group rank.
+#[derive(Debug)]
+struct Controls {
+    memories: Vec<Memory>,
+    /// Where this rank's device finds them.
+    addresses: Vec<DevicePtr>,
+}
+
+impl Controls {
+    fn open(device: &Device, memories: Vec<Memory>) -> Result<Self, ImportError> {
+        let addresses: Result<_, _> = memories.iter().map(|m| device.map_host(m)).collect();
+        Ok(Controls { addresses: addresses?, memories })
     }
 }
 

@@ -44,7 +44,7 @@ pub struct Options {
     pub workspace: Bytes,
     /// Most lanes the group can have. Default 1.
     pub max_lanes: u32,
-    /// Most blocks a grid can have; 1 on backends without blocks.
+    /// Most blocks a grid can have, on backends that have blocks: lanes keep words for each. Default 128.
     pub max_blocks: u32,
     /// How long operations and meetings wait where the call says nothing else. Default 30 s.
     pub deadline: Duration,
@@ -69,7 +69,7 @@ impl Default for Options {
             pad: settings::take_signal_pad_size(),
             workspace: Bytes::mib(32),
             max_lanes: 1,
-            max_blocks: 1,
+            max_blocks: 128,
             deadline: Duration::from_secs(30),
             checked: false,
             first_epoch: 0,
@@ -141,6 +141,17 @@ impl Options {
             return Err(OptionsError::TooLarge { lanes: self.max_lanes });
         }
         Ok(())
+    }
+
+    /// Bytes of a rank's control page in host memory, of a group of `world` ranks: enough for its fixed
+    /// words, and for the faults of as many channels as a pad can have.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn control_bytes(&self, world: usize) -> Option<Bytes> {
+        // A channel's fault takes 8 bytes and 8 for each 64 ranks, where its slots take 4 a rank.
+        let faults = self.pad.get().checked_mul(4)?;
+        let words = (world as u64).checked_mul(64)?.checked_add(16 << 10)?;
+        Bytes(faults.checked_add(words)?).round_up(64 << 10)
     }
 
     /// Bytes of one rank's shared region: pad, then workspace, each to a multiple of 4096.

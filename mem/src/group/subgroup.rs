@@ -110,7 +110,7 @@ impl Group {
         payload.extend(key.to_le_bytes());
         let parts = self
             .meeting(wait)
-            .and_then(|mut turn| self.gather(&mut turn, Part { payload, handle: None }, wait))
+            .and_then(|mut turn| self.gather(&mut turn, Part::plain(payload), wait))
             .map_err(|e| self.all_of_us(e.into()))?;
         let mut members: Vec<(u32, usize)> = Vec::new();
         for (index, part) in parts.iter().enumerate() {

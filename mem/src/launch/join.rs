@@ -120,7 +120,9 @@ impl Group {
     pub fn from_env() -> Result<Self, StartError> {
         let options = Options::default();
         let wait = Wait::timeout(options.deadline);
-        Self::join(&Bootstrap::from_env()?, &settings::take_device(), &options, &wait)
+        let bootstrap = Bootstrap::from_env()?;
+        let device = settings::take_device(bootstrap.local_rank.unwrap_or(bootstrap.rank));
+        Self::join(&bootstrap, &device, &options, &wait)
     }
 
     /// The group of all ranks of a run that a launcher has described, on a device and with options

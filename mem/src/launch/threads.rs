@@ -45,7 +45,7 @@ impl Threads {
     /// `ranks` ranks, on the default backend.
     #[must_use]
     pub fn new(ranks: usize) -> Self {
-        Threads { ranks, options: Options::default(), devices: vec![settings::take_device()] }
+        Threads { ranks, options: Options::default(), devices: settings::take_devices() }
     }
 
     /// The group's options.

@@ -36,9 +36,24 @@ struct Inner {
     /// Who uses it now, where it stays while nobody does.
     lease: Option<Mutex<Weak<Lease>>>,
     /// What rendezvous found, by group; kept so that a second one needs no peer.
-    places: Mutex<Vec<(Scope, Arc<Place>)>>,
+    places: Mutex<Places>,
     /// One for each rendezvous of a block, also of groups that have ended.
     tokens: Mutex<Vec<Arc<Token>>>,
+}
+
+/// Where an allocation is in its groups.
+#[derive(Debug, Default)]
+struct Places {
+    known: Vec<(Scope, Arc<Place>)>,
+    /// What work in flight holds of these: one for all of it, while there is some.
+    held: Weak<Held>,
+}
+
+/// An allocation and its places, for work that may reach both.
+#[derive(Debug)]
+struct Held {
+    _inner: Arc<Inner>,
+    _places: Vec<Arc<Place>>,
 }
 
 /// The use of memory that outlives it.
@@ -149,8 +164,17 @@ impl Allocation {
     /// What must live while work on the allocation is in flight: its memory, and that of the peers,
     /// which the work may reach and which the allocation itself forgets with their group.
     pub(crate) fn keep_alive(&self) -> KeepAlive {
-        let places: Vec<_> = self.inner.places.lock().iter().map(|(_, p)| p.clone()).collect();
-        if places.is_empty() { self.inner.clone() } else { Arc::new((self.inner.clone(), places)) }
+        let mut places = self.inner.places.lock();
+        if places.known.is_empty() {
+            return self.inner.clone();
+        }
+        if let Some(held) = places.held.upgrade() {
+            return held;
+        }
+        let known = places.known.iter().map(|(_, place)| place.clone()).collect();
+        let held = Arc::new(Held { _inner: self.inner.clone(), _places: known });
+        places.held = Arc::downgrade(&held);
+        held
     }
 
     pub(crate) fn backing(&self) -> &Arc<Backing> {
@@ -159,12 +183,13 @@ impl Allocation {
 
     /// Where it is in the memory of a group's members, once they have agreed on it.
     pub(crate) fn place(&self, scope: Scope) -> Option<Arc<Place>> {
-        self.inner.places.lock().iter().find(|(s, _)| *s == scope).map(|(_, p)| p.clone())
+        let places = self.inner.places.lock();
+        places.known.iter().find(|(s, _)| *s == scope).map(|(_, place)| place.clone())
     }
 
     pub(crate) fn keep(&self, scope: Scope, place: Arc<Place>) {
         self.inner.tokens.lock().extend(place.token.clone());
-        self.inner.places.lock().push((scope, place));
+        self.inner.places.lock().change(|known| known.push((scope, place)));
     }
 
     /// Whether it is a pool's block, whose bytes are used again while its segment lives.
@@ -203,10 +228,21 @@ impl Inner {
     }
 }
 
+impl Places {
+    /// What is held from here on is of the places after the change.
+    fn change<T>(&mut self, change: impl FnOnce(&mut Vec<(Scope, Arc<Place>)>) -> T) -> T {
+        self.held = Weak::new();
+        change(&mut self.known)
+    }
+}
+
 impl Forgets for Inner {
     fn forget(&self, scope: Scope) {
         // What the places hold is unmapped outside the lock.
-        let gone: Vec<_> = self.places.lock().extract_if(.., |(s, _)| *s == scope).collect();
+        let mut places = self.places.lock();
+        let gone: Vec<_> =
+            places.change(|known| known.extract_if(.., |(s, _)| *s == scope).collect());
+        drop(places);
         drop(gone);
     }
 }

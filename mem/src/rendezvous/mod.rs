@@ -1,9 +1,11 @@
 //! Rendezvous: every member's memory, mapped into every member.
 
+mod exchange;
 mod mapping;
 pub(crate) mod record;
 mod table;
 
+pub(crate) use exchange::{Imports, agree, decline, exchange_memory};
 pub(crate) use mapping::{Mapping, Membership, Place};
 pub use record::Mismatch;
 pub(crate) use table::Tables;
@@ -11,18 +13,16 @@ pub(crate) use table::Tables;
 use std::sync::Arc;
 
 use symmem_hal::types::{Bytes, RankSet};
-use symmem_hal::{
-    AllocError, DevicePtr, ExportError, Fault, ImportError, KeepAlive, Kind, Memory, Wait,
-};
+use symmem_hal::{AccessError, AllocError, DevicePtr, Fault, KeepAlive, Kind, Memory, Wait};
 
-use crate::exchange::{ExchangeError, Handle, Part};
+use crate::exchange::ExchangeError;
 use crate::failure::Failure;
 use crate::group::quarantine;
 use crate::group::{Forgets, Group, OptionsError};
 use crate::handle::SymmetricMemory;
-use crate::memory::ledger::{Ledger, Token};
+use crate::memory::ledger::Token;
 use crate::memory::{Allocation, View};
-use record::{About, Record, Step, compare};
+use record::{About, Step};
 
 /// Why a rendezvous, or the creation of a group, failed. Nothing stays mapped.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -68,6 +68,29 @@ pub enum RendezvousError {
         /// What sort of trouble this rank had; [`Kind::System`] if none.
         kind: Kind,
     },
+    /// A rank's device cannot reach another's memory. The same on every rank.
+    #[error("rank {rank} cannot reach the memory of rank {peer}: {reason}")]
+    Unreachable {
+        /// Whose device does not.
+        rank: usize,
+        /// Whose memory.
+        peer: usize,
+        /// What the device says.
+        reason: String,
+    },
+    /// More ranks of one process share a device than it runs beside each other. The same on every
+    /// rank.
+    #[error(
+        "{ranks} ranks of one process on {device}: it runs the work of {limit} beside each other; CUDA_DEVICE_MAX_CONNECTIONS, set before the process starts, allows more, up to 32"
+    )]
+    Crowded {
+        /// The device.
+        device: String,
+        /// Ranks on it.
+        ranks: usize,
+        /// How many it takes.
+        limit: u32,
+    },
     /// No ranks were asked for.
     #[error("0 ranks: at least one is needed")]
     NoRanks,
@@ -93,6 +116,9 @@ pub enum RendezvousError {
     /// This rank lacks the memory for the table of addresses; nobody was spoken to.
     #[error(transparent)]
     Alloc(#[from] Arc<AllocError>),
+    /// This rank's device did not take the table of addresses.
+    #[error(transparent)]
+    Access(#[from] AccessError),
     /// What a member sent is no record of this call.
     #[error(
         "what ranks {ranks} sent is no record of this call: they are in another call, or run another release of symmem"
@@ -114,8 +140,10 @@ impl Fault for RendezvousError {
             | RendezvousError::NoRanks
             | RendezvousError::TooManyRanks { .. } => Kind::InvalidArgument,
             RendezvousError::Alloc(e) => e.kind(),
+            RendezvousError::Access(e) => e.kind(),
             RendezvousError::Options(e) => e.kind(),
-            RendezvousError::Thread { .. } => Kind::Exhausted,
+            RendezvousError::Thread { .. } | RendezvousError::Crowded { .. } => Kind::Exhausted,
+            RendezvousError::Unreachable { .. } => Kind::Unsupported,
             RendezvousError::Quarantined { .. } => Kind::Stale,
             RendezvousError::Map { kind, .. } => *kind,
         }
@@ -129,6 +157,7 @@ impl Fault for RendezvousError {
             RendezvousError::Map { ranks, .. } | RendezvousError::Unreadable { ranks } => {
                 ranks.clone()
             }
+            RendezvousError::Unreachable { rank, peer, .. } => [*rank, *peer].into_iter().collect(),
             _ => RankSet::new(),
         }
     }
@@ -211,9 +240,12 @@ impl Group {
             }
             None => {
                 let table = self.tables().take()?;
-                let memories = self.exchange_memory(&mut turn, &about, &backing.memory, wait)?;
-                let bases: Vec<DevicePtr> = memories.iter().map(Memory::base).collect();
-                table.write(&bases, &self.pad_ptrs(), self.global_ranks());
+                let fill = |memories: &[Memory]| {
+                    let bases: Vec<DevicePtr> = memories.iter().map(Memory::base).collect();
+                    table.write(&bases, &self.pad_ptrs(), self.global_ranks())
+                };
+                let memories =
+                    self.exchange_memory(&mut turn, &about, &backing.memory, &fill, wait)?;
                 let group = self.membership();
                 let mapping = Arc::new(Mapping { group, ordinal, memories, table });
                 backing.keep(scope, mapping.clone());
@@ -229,7 +261,7 @@ impl Group {
         let place = Arc::new(Place { mapping, ordinal, offset, bytes, table, token });
         if let Some(table) = &place.table {
             let bases: Vec<_> = (0..self.size()).map(|index| place.base(index)).collect();
-            table.write(&bases, &self.pad_ptrs(), self.global_ranks());
+            table.write(&bases, &self.pad_ptrs(), self.global_ranks())?;
         }
         allocation.keep(scope, place.clone());
         self.remember(&allocation.cache());
@@ -295,79 +327,4 @@ impl Fault for NotSymmetric {
     fn kind(&self) -> Kind {
         Kind::InvalidArgument
     }
-}
-
-/// A meeting's agreement: everybody's record, compared. What all have let go of returns to pools.
-/// Afterwards this rank's record has the highest of all ordinals.
-pub(crate) fn agree(
-    gather: &mut dyn FnMut(Part) -> Result<Vec<Part>, ExchangeError>,
-    ledger: &Ledger,
-    record: &mut Record,
-    handle: Option<Handle>,
-) -> Result<(Vec<Part>, Vec<Record>), RendezvousError> {
-    record.reported.let_go = ledger.report(&record.equal.members);
-    let parts = gather(Part { payload: record.encode(), handle })?;
-    let decoded: Vec<Option<Record>> = parts.iter().map(|p| Record::decode(&p.payload)).collect();
-    let unreadable: RankSet =
-        decoded.iter().enumerate().filter(|(_, r)| r.is_none()).map(|(i, _)| i).collect();
-    if !unreadable.is_empty() {
-        return Err(RendezvousError::Unreadable { ranks: unreadable });
-    }
-    let mut records: Vec<Record> = decoded.into_iter().flatten().collect();
-    let reports: Vec<_> =
-        records.iter_mut().map(|r| core::mem::take(&mut r.reported.let_go)).collect();
-    ledger.settle(&record.equal.members, &reports);
-    let ordinals = records.iter().map(|r| r.equal.ordinal);
-    record.equal.ordinal = ordinals.max().unwrap_or(record.equal.ordinal);
-    compare(&records)?;
-    Ok((parts, records))
-}
-
-/// Exchanges a record and memory: the part that group creation and rendezvous share. Two rounds:
-/// everybody's record and handle, then a vote on whether all of it could be mapped.
-pub(crate) fn exchange_memory(
-    gather: &mut dyn FnMut(Part) -> Result<Vec<Part>, ExchangeError>,
-    ledger: &Ledger,
-    record: &mut Record,
-    memory: &Memory,
-    between_threads: bool,
-    me: usize,
-    import: &dyn Fn(Handle, usize) -> Result<Memory, ImportError>,
-) -> Result<(Vec<Memory>, Vec<Record>), RendezvousError> {
-    let handle = if between_threads {
-        Ok(Handle::Local(memory.clone()))
-    } else {
-        memory.export().map(Handle::Shared)
-    };
-    let failed: Option<ExportError> = handle.as_ref().err().map(|e| match e {
-        ExportError::Descriptor(e) => {
-            ExportError::Descriptor(std::io::Error::new(e.kind(), e.to_string()))
-        }
-        _ => ExportError::NotOwner,
-    });
-    // A rank that cannot export still comes: the others learn of it in the vote, not by a time-out.
-    let (parts, records) = agree(gather, ledger, record, handle.ok())?;
-    let mut memories = Vec::with_capacity(parts.len());
-    let mut trouble: Option<(String, Kind)> = failed.map(|e| (e.to_string(), e.kind()));
-    for (index, part) in parts.into_iter().enumerate() {
-        if index == me {
-            memories.push(memory.clone());
-            continue;
-        }
-        match part.handle.map(|handle| import(handle, index)) {
-            Some(Ok(memory)) => memories.push(memory),
-            Some(Err(e)) => trouble = trouble.or(Some((e.to_string(), e.kind()))),
-            // That rank votes against, with its reason; this one has nothing to add.
-            None => {}
-        }
-    }
-    let whole = memories.len() == records.len() && trouble.is_none();
-    let votes = gather(Part { payload: vec![u8::from(trouble.is_none())], handle: None })?;
-    let against: RankSet =
-        votes.iter().enumerate().filter(|(_, v)| v.payload != [1]).map(|(i, _)| i).collect();
-    if !against.is_empty() || !whole {
-        let (reason, kind) = trouble.map_or((None, Kind::System), |(r, k)| (Some(r), k));
-        return Err(RendezvousError::Map { ranks: against, reason, kind });
-    }
-    Ok((memories, records))
 }

@@ -72,6 +72,8 @@ pub(crate) struct Reported {
     pub units: u32,
     /// Blocks that can be resident at once; 0 where blocks mean nothing.
     pub occupancy: u32,
+    /// How many ranks of one process the device runs beside each other; 0 for any number.
+    pub connections: u32,
     pub peer_atomics: bool,
     pub multicast: bool,
     /// Versions of the driver and of libraries, where there are any.
@@ -139,6 +141,7 @@ impl Record {
         let allocation = view.and_then(View::allocation);
         let place = allocation.map_or(0, |a| a.offset().get());
         let capabilities = device.capabilities();
+        let is_device = capabilities.arch.is_some();
         Record {
             equal: Equal {
                 wire: WIRE_VERSION,
@@ -172,13 +175,18 @@ impl Record {
             reported: Reported {
                 device: device.uuid().0,
                 device_name: device.name(),
-                arch: std::env::consts::ARCH.to_owned(),
+                arch: match capabilities.arch {
+                    Some((major, minor)) => format!("{major}.{minor}"),
+                    None => std::env::consts::ARCH.to_owned(),
+                },
                 units: capabilities.units,
-                occupancy: 0,
+                // Each unit holds one block of any kernel.
+                occupancy: if is_device { capabilities.units } else { 0 },
+                connections: if is_device { connections() } else { 0 },
                 peer_atomics: capabilities.peer_atomics,
                 multicast: capabilities.multicast,
                 versions: vec![("symmem".to_owned(), env!("CARGO_PKG_VERSION").to_owned())],
-                kernels: "host".to_owned(),
+                kernels: if is_device { "device" } else { "host" }.to_owned(),
                 host: host_name(),
                 process: std::process::id(),
                 let_go: Vec::new(),
@@ -262,6 +270,14 @@ pub(crate) fn compare(records: &[Record]) -> Result<(), Mismatch> {
         }
     }
     Ok(())
+}
+
+/// How many streams a process's work on a CUDA device is spread over: that of more ranks may queue
+/// behind each other.
+fn connections() -> u32 {
+    const DEFAULT: u32 = 8;
+    let given = std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok();
+    given.and_then(|text| text.trim().parse().ok()).map_or(DEFAULT, |n: u32| n.clamp(1, 32))
 }
 
 pub(crate) fn host_name() -> String {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use symmem_hal::types::Bytes;
-use symmem_hal::{AllocError, Device, DevicePtr, Memory};
+use symmem_hal::{AccessError, AllocError, Device, DevicePtr, Memory};
 
 use crate::pool::Blocks;
 
@@ -60,12 +60,16 @@ impl Tables {
 
 impl Table {
     /// Fills it in: before anything can read it.
-    pub(crate) fn write(&self, buffers: &[DevicePtr], pads: &[DevicePtr], globals: &[u32]) {
+    pub(crate) fn write(
+        &self,
+        buffers: &[DevicePtr],
+        pads: &[DevicePtr],
+        globals: &[u32],
+    ) -> Result<(), AccessError> {
         let mut bytes: Vec<u8> = bytemuck::cast_slice(buffers).to_vec();
         bytes.extend_from_slice(bytemuck::cast_slice(pads));
         bytes.extend_from_slice(bytemuck::cast_slice(globals));
-        let written = self.memory.write(Bytes(self.offset), &bytes);
-        debug_assert!(written.is_ok());
+        self.memory.write(Bytes(self.offset), &bytes)
     }
 
     /// Its address: that of the buffers' addresses, of 8 bytes a rank, which the pads' follow, and

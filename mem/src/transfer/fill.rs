@@ -1,13 +1,9 @@
 //! Fills of 32-bit words in a stream's order: flags that a kernel or a peer polls.
-#![allow(unsafe_code, reason = "launches kernels")]
-
-use std::sync::Arc;
+#![allow(unsafe_code, reason = "enqueues stores to addresses of views")]
 
 use symmem_hal::types::{BackendKind, DType, Layout};
-use symmem_hal::{DevicePtr, Fault, Kind, LoadError, Stream, SyncError, Wait};
+use symmem_hal::{DevicePtr, Fault, KeepAlive, Kind, Stream, SyncError};
 
-use super::kernels::{FillArgs, Functions};
-use super::launch;
 use crate::memory::View;
 
 /// Why words were not filled. Nothing was stored.
@@ -50,24 +46,14 @@ pub enum FillError {
     /// The stream cannot take it.
     #[error(transparent)]
     Stream(#[from] SyncError),
-    /// The device has no kernel for it.
-    #[error(transparent)]
-    Load(#[from] Arc<LoadError>),
 }
 
 impl Fault for FillError {
     fn kind(&self) -> Kind {
         match self {
             FillError::Stream(e) => e.kind(),
-            FillError::Load(e) => e.kind(),
             _ => Kind::InvalidArgument,
         }
-    }
-}
-
-impl From<LoadError> for FillError {
-    fn from(error: LoadError) -> Self {
-        FillError::Load(Arc::new(error))
     }
 }
 
@@ -103,10 +89,15 @@ impl Fill<'_> {
     /// [`FillError`].
     pub fn on(self, stream: &Stream) -> Result<(), FillError> {
         let target = self.check(stream)?;
-        let args = FillArgs { target, count: self.count, value: self.value, padding: 0 };
-        let function = Functions::of(self.view.device())?.fill32;
-        // SAFETY: the kernel takes FillArgs, whose address is of the view. Nothing waits in it.
-        unsafe { launch(stream, function, &args, &Wait::millis(0), &[self.view]) }?;
+        let keep = || -> Vec<KeepAlive> { vec![self.view.keep_alive()] };
+        // SAFETY: the words are of the view, which is borrowed until this returns and kept by what
+        // `keep` gives; views of u32 are aligned.
+        unsafe {
+            match self.count {
+                1 => stream.write_value32(target, self.value, &keep),
+                count => stream.fill32(target, self.value, count, &keep),
+            }
+        }?;
         Ok(())
     }
 

@@ -5,25 +5,20 @@
 //! waits for a signal that the putting rank sends after it, on the same stream (release), and reads
 //! after its own wait for that signal (acquire); whoever gets has waited for a signal that the owner
 //! sent after it stored. `put_with_signal` of the layer above is a put and its signal in one.
-#![allow(unsafe_code, reason = "launches kernels")]
+#![allow(unsafe_code, reason = "enqueues copies between addresses of views")]
 
 mod fill;
-mod kernels;
 
 pub use fill::{Fill, FillError};
 
 use std::sync::Arc;
 
 use symmem_hal::types::{BackendKind, Bytes, Layout, Rank, RankSet};
-use symmem_hal::{
-    DeviceError, Fault, Function, KeepAlive, Kind, Launch, Launched, LoadError, Stream, SyncError,
-    Wait,
-};
+use symmem_hal::{DeviceError, Fault, KeepAlive, Kind, Stream, SyncError, Wait};
 
 use crate::failure::Failure;
 use crate::handle::{PeerError, SymmetricMemory};
 use crate::memory::{View, ViewError};
-use kernels::{CopyArgs, Functions};
 
 /// Why a put or get did not happen. Nothing was stored.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -58,9 +53,6 @@ pub enum TransferError {
     /// The device has no stream for it.
     #[error(transparent)]
     Device(#[from] Arc<DeviceError>),
-    /// The device has no kernel for it.
-    #[error(transparent)]
-    Load(#[from] Arc<LoadError>),
 }
 
 impl Fault for TransferError {
@@ -73,7 +65,6 @@ impl Fault for TransferError {
             | TransferError::Backend { .. } => Kind::InvalidArgument,
             TransferError::Stream(e) => e.kind(),
             TransferError::Device(e) => e.kind(),
-            TransferError::Load(e) => e.kind(),
         }
     }
 
@@ -84,12 +75,6 @@ impl Fault for TransferError {
             TransferError::Stream(e) => e.ranks(),
             _ => RankSet::new(),
         }
-    }
-}
-
-impl From<LoadError> for TransferError {
-    fn from(error: LoadError) -> Self {
-        TransferError::Load(Arc::new(error))
     }
 }
 
@@ -184,7 +169,7 @@ impl<'a> Transfer<'a> {
         let default = group.wait();
         let wait = self.wait.unwrap_or(&default);
         let stream = group.stream()?;
-        self.issue(stream, wait)?;
+        self.issue(stream)?;
         Ok(stream.synchronize(wait)?)
     }
 
@@ -194,11 +179,10 @@ impl<'a> Transfer<'a> {
     ///
     /// [`TransferError`].
     pub fn on(self, stream: &Stream) -> Result<(), TransferError> {
-        let default = self.memory.group().wait();
-        self.issue(stream, self.wait.unwrap_or(&default))
+        self.issue(stream)
     }
 
-    fn issue(self, stream: &Stream, wait: &Wait) -> Result<(), TransferError> {
+    fn issue(self, stream: &Stream) -> Result<(), TransferError> {
         let Transfer { memory, local, peer, way, offset, .. } = self;
         let remote = memory.peer_range(local, peer, offset)?;
         let (group, found) = (memory.device().kind(), stream.backend());
@@ -209,31 +193,15 @@ impl<'a> Transfer<'a> {
             Way::Put => (local.ptr(), remote.ptr()),
             Way::Get => (remote.ptr(), local.ptr()),
         };
-        let args = CopyArgs { source, target, bytes: local.bytes().get() };
-        let function = Functions::of(memory.device())?.copy;
-        // SAFETY: the kernel takes CopyArgs, whose addresses are of the two views.
-        unsafe { launch(stream, function, &args, wait, &[local, &remote]) }?;
+        // A member's memory may be this rank's own, and what is there is there.
+        if source == target {
+            return Ok(());
+        }
+        let keep = || -> Vec<KeepAlive> { vec![local.keep_alive(), remote.keep_alive()] };
+        // SAFETY: both ranges are of views, which do not overlap (`peer_range`), are borrowed until this
+        // returns and kept by what `keep` gives. Others may be at them at once: the copies of the host are
+        // by atomics, those of a device by its engines.
+        unsafe { stream.copy(target, source, local.bytes(), &keep) }?;
         Ok(())
     }
-}
-
-/// Launches a kernel that uses these views, and keeps them until it has run.
-///
-/// # Safety
-///
-/// The function's kernel takes a `T`, all of whose addresses are in the views.
-unsafe fn launch<T: bytemuck::NoUninit>(
-    stream: &Stream,
-    function: Function,
-    args: &T,
-    wait: &Wait,
-    views: &[&View],
-) -> Result<(), SyncError> {
-    let keep = || -> Vec<KeepAlive> { views.iter().map(|view| view.keep_alive()).collect() };
-    // SAFETY: the caller's promise; the views are borrowed during an inline launch, and held by the
-    // stream until any other has run, in a capture by the graph.
-    let launched = unsafe { stream.launch(Launch::keeping(function, args, wait, &keep)) }?;
-    // The stream's backend knows the addresses, so nothing stops these kernels.
-    debug_assert_ne!(launched, Launched::Stopped);
-    Ok(())
 }

@@ -1,0 +1,181 @@
+//! The meetings behind group creation and rendezvous.
+
+use serde::{Deserialize, Serialize};
+use symmem_hal::types::{DeviceUuid, RankSet};
+use symmem_hal::{AccessError, Device, Fault, ImportError, Kind, Memory, PeerAccessError};
+
+use super::RendezvousError;
+use super::record::{Record, compare};
+use crate::exchange::{ExchangeError, Handle, Part};
+use crate::memory::ledger::Ledger;
+
+/// A round of all members.
+type Gather<'a> = &'a mut dyn FnMut(Part) -> Result<Vec<Part>, ExchangeError>;
+
+/// What a rank says of its part, once it has seen the others'.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+enum Vote {
+    /// All of it is mapped.
+    Yes,
+    /// Something is not.
+    No,
+    /// This rank's device does not reach a peer's.
+    Unreachable { peer: u32, reason: String },
+}
+
+/// How a rank maps what others send.
+pub(crate) struct Imports<'a> {
+    pub device: &'a Device,
+    /// Whether the others are threads of this process, which share mappings.
+    pub threads: bool,
+    pub me: usize,
+}
+
+/// What an exchange of memories gives.
+pub(crate) struct Exchanged {
+    /// Of each memory exchanged, every member's, by group rank.
+    pub memories: Vec<Vec<Memory>>,
+    pub records: Vec<Record>,
+}
+
+/// A meeting's agreement: everybody's record, compared. What all have let go of returns to pools.
+/// Afterwards this rank's record has the highest of all ordinals.
+pub(crate) fn agree(
+    gather: Gather<'_>,
+    ledger: &Ledger,
+    record: &mut Record,
+    handles: Vec<Handle>,
+) -> Result<(Vec<Part>, Vec<Record>), RendezvousError> {
+    record.reported.let_go = ledger.report(&record.equal.members);
+    let parts = gather(Part { payload: record.encode(), handles })?;
+    let decoded: Vec<Option<Record>> = parts.iter().map(|p| Record::decode(&p.payload)).collect();
+    let unreadable: RankSet =
+        decoded.iter().enumerate().filter(|(_, r)| r.is_none()).map(|(i, _)| i).collect();
+    if !unreadable.is_empty() {
+        return Err(RendezvousError::Unreadable { ranks: unreadable });
+    }
+    let mut records: Vec<Record> = decoded.into_iter().flatten().collect();
+    let reports: Vec<_> =
+        records.iter_mut().map(|r| core::mem::take(&mut r.reported.let_go)).collect();
+    ledger.settle(&record.equal.members, &reports);
+    let ordinals = records.iter().map(|r| r.equal.ordinal);
+    record.equal.ordinal = ordinals.max().unwrap_or(record.equal.ordinal);
+    compare(&records)?;
+    Ok((parts, records))
+}
+
+/// Exchanges a record and memories: the part that group creation and rendezvous share. Two rounds:
+/// everybody's record and handles, then a vote on whether all of it could be mapped, and `finish`, which
+/// is given what was, has succeeded.
+pub(crate) fn exchange_memory(
+    gather: Gather<'_>,
+    ledger: &Ledger,
+    record: &mut Record,
+    memories: &[&Memory],
+    imports: &Imports<'_>,
+    finish: &dyn Fn(&[Vec<Memory>]) -> Result<(), AccessError>,
+) -> Result<Exchanged, RendezvousError> {
+    let exported: Result<Vec<Handle>, _> = memories
+        .iter()
+        .map(|memory| match imports.threads {
+            true => Ok(Handle::Local((*memory).clone())),
+            false => memory.export().map(Handle::Shared),
+        })
+        .collect();
+    let mut trouble = exported.as_ref().err().map(|e| (e.to_string(), e.kind()));
+    // A rank that cannot export still comes: the others learn of it in the vote, not by a time-out.
+    let (parts, records) = agree(gather, ledger, record, exported.unwrap_or_default())?;
+    let mut mapped: Vec<Vec<Memory>> = memories.iter().map(|_| Vec::new()).collect();
+    let unreachable = imports.unreachable(&records);
+    for memory in memories {
+        trouble = imports.open(memory).err().map(|e| (e.to_string(), e.kind())).or(trouble);
+    }
+    for (index, part) in parts.into_iter().enumerate() {
+        if index == imports.me {
+            mapped.iter_mut().zip(memories).for_each(|(all, mine)| all.push((*mine).clone()));
+            continue;
+        }
+        if unreachable.is_some() {
+            continue;
+        }
+        // A rank without handles votes against, with its reason; this one has nothing to add.
+        for ((all, mine), handle) in mapped.iter_mut().zip(memories).zip(part.handles) {
+            match imports.map(handle, mine) {
+                Ok(memory) => all.push(memory),
+                Err(e) => trouble = trouble.or(Some((e.to_string(), e.kind()))),
+            }
+        }
+    }
+    let whole = mapped.iter().all(|all| all.len() == records.len());
+    if whole {
+        trouble = trouble.or(finish(&mapped).err().map(|e| (e.to_string(), e.kind())));
+    }
+    let vote = match unreachable {
+        Some((peer, reason)) => Vote::Unreachable { peer: peer as u32, reason },
+        None if trouble.is_some() => Vote::No,
+        None => Vote::Yes,
+    };
+    let against = cast(gather, &vote)?;
+    if !against.is_empty() || !whole {
+        let (reason, kind) = trouble.map_or((None, Kind::System), |(r, k)| (Some(r), k));
+        return Err(RendezvousError::Map { ranks: against, reason, kind });
+    }
+    Ok(Exchanged { memories: mapped, records })
+}
+
+/// Takes part in an exchange without memory, so that the others need not wait for this rank. Who else
+/// has none.
+pub(crate) fn decline(gather: Gather<'_>, record: &Record) -> Result<RankSet, RendezvousError> {
+    gather(Part::plain(record.encode()))?;
+    cast(gather, &Vote::No)
+}
+
+/// Votes, and tells who is against. A pair without a path is the same error on every rank.
+fn cast(gather: Gather<'_>, vote: &Vote) -> Result<RankSet, RendezvousError> {
+    // The type has no value that cannot be encoded.
+    let votes = gather(Part::plain(postcard::to_stdvec(vote).unwrap_or_default()))?;
+    let votes: Vec<Vote> =
+        votes.iter().map(|part| postcard::from_bytes(&part.payload).unwrap_or(Vote::No)).collect();
+    for (rank, vote) in votes.iter().enumerate() {
+        if let Vote::Unreachable { peer, reason } = vote {
+            let (peer, reason) = (*peer as usize, reason.clone());
+            return Err(RendezvousError::Unreachable { rank, peer, reason });
+        }
+    }
+    Ok((0..votes.len()).filter(|rank| votes[*rank] != Vote::Yes).collect())
+}
+
+impl Imports<'_> {
+    /// Maps what a peer sent: memory of the kind and size of this rank's `mine`.
+    fn map(&self, handle: Handle, mine: &Memory) -> Result<Memory, ImportError> {
+        let host = Device::host();
+        let owner = if mine.backend() == self.device.kind() { self.device } else { &host };
+        let memory = match handle {
+            Handle::Shared(shared) => owner.import(shared, mine.bytes())?,
+            Handle::Local(memory) => owner.open(&memory)?,
+        };
+        self.open(&memory)?;
+        Ok(memory)
+    }
+
+    /// Lets this rank's kernels at memory of the host's, if they run on a device.
+    fn open(&self, memory: &Memory) -> Result<(), ImportError> {
+        if memory.backend() != self.device.kind() {
+            self.device.map_host(memory)?;
+        }
+        Ok(())
+    }
+
+    /// The first peer whose device this rank's cannot reach, and why.
+    fn unreachable(&self, records: &[Record]) -> Option<(usize, String)> {
+        records.iter().enumerate().find_map(|(peer, record)| {
+            let other = DeviceUuid(record.reported.device);
+            match self.device.can_access_peer(other) {
+                // Whether a device that this process does not see is reached shows when its memory
+                // is mapped.
+                Ok(()) | Err(PeerAccessError::NotVisible { .. }) => None,
+                Err(e) => Some((peer, e.to_string())),
+            }
+        })
+    }
+}
