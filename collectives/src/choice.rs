@@ -7,7 +7,7 @@ use core::fmt;
 
 use symmem_hal::types::{BackendKind, Bytes};
 use symmem_mem::call::Operation;
-use symmem_sync::Layout;
+use symmem_sync::Capacities;
 
 use crate::call::{Geometry, Request};
 use crate::table::ChoiceTable;
@@ -191,7 +191,7 @@ pub(crate) fn choose(
     given: Option<&ChoiceTable>,
     operation: Operation,
     backend: BackendKind,
-    layout: &Layout,
+    layout: &Capacities,
     size: Size,
 ) -> Algorithm {
     let fits = |algorithm| {
@@ -249,7 +249,7 @@ pub(crate) fn is_piecemeal(row: u64, stride: u64) -> bool {
 pub(crate) fn piece(
     algorithm: Algorithm,
     backend: BackendKind,
-    layout: &Layout,
+    layout: &Capacities,
     slots: usize,
 ) -> u64 {
     let chunk = layout.chunk_capacity().get();

@@ -4,18 +4,15 @@
 //! memory and its peers'. Regions that different ranks write, or that one rank writes and many
 //! poll, begin on lines of their own.
 //!
-//! A workspace holds, in this order: the control page, the doorbell, the states of channels and lanes,
-//! the barrier words, and the lanes. A lane holds the entry word and the epoch, then for each
+//! A workspace holds, in this order: the control page with the doorbell, the states of channels, the
+//! barrier words, and the lanes. A lane holds the entry word and the epoch, then for each
 //! parity the front (header, then packets, so that a tiny message travels in the header's line) and
 //! the flag, then the staging.
 
 use symmem_hal::DevicePtr;
 use symmem_hal::types::Bytes;
 
-use crate::protocol::control::Record;
-
-/// What keeps two writers from sharing a line: two lines of 64 bytes, as processors fetch pairs.
-pub(crate) const LINE: u64 = 128;
+use crate::page::{LINE, Page};
 
 /// Regions that are used in bulk begin on a page.
 const PAGE: u64 = 4096;
@@ -33,20 +30,15 @@ pub(crate) const PACKET: u64 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct Layout {
-    pub(crate) world: u32,
+    pub(crate) page: Page,
     pub(crate) rank: u32,
-    pub(crate) channels: u32,
     pub(crate) lanes: u32,
     pub(crate) checked: u32,
     pub(crate) packets: u32,
     /// The epoch that fresh lanes count as completed.
     pub(crate) first_epoch: u32,
     pub(crate) reserved: u32,
-    pub(crate) lost: u64,
-    pub(crate) left: u64,
-    pub(crate) record: u64,
     pub(crate) channel_states: u64,
-    pub(crate) fault: u64,
     pub(crate) barriers: u64,
     pub(crate) first_lane: u64,
     pub(crate) lane_bytes: u64,
@@ -102,16 +94,6 @@ impl symmem_hal::Fault for WorkspaceTooSmall {
     }
 }
 
-/// Offset of the claim word in a control page; the abort word follows.
-pub(crate) const CLAIM: u64 = 0;
-/// Offset of the abort word.
-pub(crate) const ABORT: u64 = 4;
-/// Offset of the word that says that a graph found its lane closed.
-pub(crate) const STALE: u64 = 8;
-/// Offset of the doorbell.
-pub(crate) const DOORBELL: u64 = LINE;
-const LOST: u64 = 2 * LINE;
-
 /// Least staging with which an operation can move data: a line for each rank's slice, for each of
 /// the four units, twice (input and result).
 fn least_staging(world: u64) -> u64 {
@@ -140,13 +122,10 @@ impl Layout {
     ) -> Result<Self, WorkspaceTooSmall> {
         let channels = Self::channels_of(pad, world);
         let ranks = world as u64;
-        let lost = LOST;
-        let left = lost + ranks.div_ceil(64) * 8;
-        let record = lost + round(2 * ranks.div_ceil(64) * 8, LINE);
-        let channel_states = record + round(Record::words(world) as u64 * 8, LINE);
-        let fault =
-            channel_states + round(u64::from(channels) * size_of::<ChannelWords>() as u64, LINE);
-        let barriers = fault + round(8 + u64::from(channels) * Self::fault_bytes(ranks), LINE);
+        let page = Page::new(world, channels);
+        let channel_states = page.end;
+        let states = u64::from(channels) * size_of::<ChannelWords>() as u64;
+        let barriers = channel_states + round(states, LINE);
         let first_lane = round(barriers + u64::from(channels) * LINE, PAGE);
         let fronts = LINE;
         let least_front = round(HEADER + 6 * PACKET, LINE);
@@ -174,19 +153,14 @@ impl Layout {
             return Err(error);
         }
         Ok(Layout {
-            world: world as u32,
+            page,
             rank: rank as u32,
-            channels,
             lanes: lanes.max(1),
             checked: u32::from(checked),
             packets: packets as u32,
             first_epoch: 0,
             reserved: 0,
-            lost,
-            left,
-            record,
             channel_states,
-            fault,
             barriers,
             first_lane,
             lane_bytes,
@@ -198,24 +172,9 @@ impl Layout {
         })
     }
 
-    /// Bytes of a channel's fault: a word of what, and a mask of whom.
-    fn fault_bytes(ranks: u64) -> u64 {
-        8 + ranks.div_ceil(64) * 8
-    }
-
     /// Offset of a lane, which begins with its entry word.
     pub(crate) fn entry(&self, lane: u32) -> u64 {
         self.first_lane + u64::from(lane) * self.lane_bytes
-    }
-
-    /// Offset of the word that is set once some channel has had a fault.
-    pub(crate) fn any_fault(&self) -> u64 {
-        self.fault
-    }
-
-    /// Offset of a channel's fault.
-    pub(crate) fn channel_fault(&self, channel: u32) -> u64 {
-        self.fault + 8 + u64::from(channel) * Self::fault_bytes(u64::from(self.world))
     }
 
     /// Fresh lanes count this epoch as completed; anything that is no epoch means the usual one.
@@ -226,19 +185,46 @@ impl Layout {
     /// Ranks of the group.
     #[must_use]
     pub fn world(&self) -> usize {
-        self.world as usize
+        self.page.world as usize
     }
 
-    /// Bytes that packets carry in one operation, from each rank.
+    /// What the lanes hold.
+    #[must_use]
+    pub fn capacities(&self) -> Capacities {
+        Capacities {
+            world: self.world(),
+            packets: Bytes(u64::from(self.packets) * 8),
+            chunk: Bytes(self.staging_unit / 2 / LINE * LINE),
+        }
+    }
+}
+
+/// What a lane holds: agreed values, from which algorithms are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacities {
+    pub(crate) world: usize,
+    pub(crate) packets: Bytes,
+    pub(crate) chunk: Bytes,
+}
+
+impl Capacities {
+    /// Ranks of the group.
+    #[must_use]
+    pub fn world(&self) -> usize {
+        self.world
+    }
+
+    /// Bytes that packets carry in one operation, from each rank to each reader.
     #[must_use]
     pub fn packet_capacity(&self) -> Bytes {
-        Bytes(u64::from(self.packets) * 8)
+        self.packets
     }
 
-    /// Bytes of staging that each rank has for one chunk of input, a multiple of 128.
+    /// Bytes of staging that each rank has for one chunk of input, a multiple of 128. On a GPU each
+    /// rank has as many with each reader.
     #[must_use]
     pub fn chunk_capacity(&self) -> Bytes {
-        Bytes(self.staging_unit / 2 / LINE * LINE)
+        self.chunk
     }
 }
 
@@ -258,15 +244,16 @@ mod tests {
                 for workspace in [Bytes::mib(2), Bytes::mib(32), Bytes::mib(256)] {
                     let l =
                         Layout::new(0, world, Bytes::new(9216), workspace, lanes, false).unwrap();
-                    let order =
-                        [LOST, l.record, l.channel_states, l.fault, l.barriers, l.first_lane];
+                    let page = [l.page.lost, l.page.record, l.page.fault / LINE * LINE];
+                    let rest = [l.channel_states, l.barriers, l.first_lane];
+                    let order = [page, rest].concat();
                     assert!(order.is_sorted() && order.iter().all(|o| o % LINE == 0), "{l:?}");
                     assert!(l.first_lane + u64::from(lanes) * l.lane_bytes <= workspace.get());
                     assert!(
                         l.fronts + 2 * l.front_bytes <= l.flags && l.flags + 2 * LINE <= l.staging
                     );
                     assert!(l.staging + 4 * l.staging_unit <= l.lane_bytes, "{l:?}");
-                    assert!(l.chunk_capacity().get() >= LINE * world as u64);
+                    assert!(l.capacities().chunk_capacity().get() >= LINE * world as u64);
                 }
             }
         }

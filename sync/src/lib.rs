@@ -83,16 +83,20 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 
+mod control;
+#[cfg(feature = "cuda")]
+pub mod gpu;
 pub mod host;
 mod lane;
 mod layout;
+mod page;
 pub mod protocol;
 mod puts;
 mod shared;
 mod signals;
 
 pub use lane::{Issue, Lane, LaneError, LaneScope, Lanes, LanesError};
-pub use layout::{Layout, WorkspaceTooSmall};
+pub use layout::{Capacities, Layout, WorkspaceTooSmall};
 pub use puts::{PutError, PutWithSignal, Puts};
 pub use shared::PrepareError;
 pub use signals::{Channel, Signal, SignalCall, SignalError, Signals};

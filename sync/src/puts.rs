@@ -2,12 +2,12 @@
 #![allow(unsafe_code, reason = "launches kernels")]
 
 use symmem_hal::types::{Rank, RankSet};
-use symmem_hal::{Fault, Kind, Stream, Wait};
+use symmem_hal::{Fault, Kind, Launch, Stream, Wait};
 use symmem_mem::{RankError, SymmetricMemory, TransferError, View};
 
-use crate::host::{PutArgs, SignalArgs};
-use crate::shared::{OrderKey, Shared};
-use crate::signals::{self, Channel, SignalError};
+use crate::host::PutArgs;
+use crate::shared::{Executor, OrderKey, Shared};
+use crate::signals::{self, Channel, Place, SignalCall, SignalError};
 
 /// Why a put with a signal did not happen.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -131,18 +131,29 @@ impl<'a> PutWithSignal<'a> {
         if found != expected {
             return Err(TransferError::Backend { what: "stream", group: expected, found }.into());
         }
-        let shared = Shared::of(group).map_err(SignalError::from)?;
-        let args = PutArgs {
-            signal: SignalArgs { table: shared.table.base(), channel: channel.0, peer: index },
-            source: source.ptr(),
-            target: remote.ptr(),
-            bytes: source.bytes().get(),
-        };
+        let shared = Shared::of_call(group, stream).map_err(SignalError::from)?;
         // In one order with the plain puts to the same slot.
-        let call = (channel, OrderKey::Put(channel.0, index), shared.functions.put_with_signal);
-        // SAFETY: the kernel takes PutArgs, whose addresses are the table and ranges of the two views.
-        // Channel and peer are in range.
-        unsafe { signals::issue(shared, call, &args, [source, &remote], stream, wait) }?;
+        let place = Place { channel, key: OrderKey::Put(channel.0, index), stream, wait };
+        signals::in_turn(shared, &place, [source, &remote], |turn| match &shared.executor {
+            Executor::Host(host) => {
+                let args = PutArgs {
+                    signal: host.signal_args(channel.0, index),
+                    source: source.ptr(),
+                    target: remote.ptr(),
+                    bytes: source.bytes().get(),
+                };
+                let function = host.function(SignalCall::PutWithSignal);
+                let launch = Launch::keeping(function, &args, wait, turn.keep);
+                // SAFETY: the kernel takes PutArgs, whose addresses are the table and ranges of the
+                // two views, all of which `keep` holds. Channel and peer are in range.
+                unsafe { stream.launch(launch) }
+            }
+            // SAFETY: channel and peer are in range; `turn` keeps both views.
+            #[cfg(feature = "cuda")]
+            Executor::Gpu(gpu) => unsafe {
+                gpu.put_with_signal((source, &remote), (channel.0, index), stream, wait, &turn)
+            },
+        })?;
         Ok(())
     }
 }

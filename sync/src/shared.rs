@@ -3,41 +3,40 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use symmem_hal::types::{Bytes, Rank, RankSet, Scope};
+use symmem_hal::types::BackendKind;
 use symmem_hal::{
-    AllocError, Device, DeviceError, Event, Fault, Function, Health, KeepAlive, Kind, Launch,
-    LoadError, Memory, Module, Stream, StreamOrder, SyncError, Wait,
+    AccessError, AllocError, Capture, Device, DeviceError, Event, Fault, Health, Kind, LoadError,
+    Memory, Stream, StreamOrder, SyncError, Wait,
 };
-use symmem_mem::call::{Called, Issued, Operation, Signature};
-use symmem_mem::liveness::{Gone, Status};
+use symmem_mem::liveness::Status;
 use symmem_mem::{Failure, Group, Layer};
 
-use crate::host::{self, SignalArgs};
+use crate::control::{Control, LaneWords};
+#[cfg(feature = "cuda")]
+use crate::gpu::{Gpu, LaneMemory};
+use crate::host::Host;
 use crate::lane::LaneState;
-use crate::layout::{ABORT, Bases, CLAIM, Layout, STALE, WorkspaceTooSmall};
-use crate::protocol::control::{Reason, Record};
-use crate::protocol::{Entry, Epoch, Header, header};
-use crate::signals::{Channel, SignalError, fault};
+use crate::layout::{Capacities, WorkspaceTooSmall};
+
+/// What a kernel on a busy machine may take to report that its time was over.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// A group's lanes and channels, on one rank.
 pub(crate) struct Shared {
-    pub(crate) layout: Layout,
-    /// What kernels find everything by: memory of this process alone, since they follow its addresses.
-    pub(crate) table: Memory,
+    pub(crate) executor: Executor,
+    pub(crate) capacities: Capacities,
     pub(crate) lanes: Vec<LaneState>,
     pub(crate) orders: Mutex<HashMap<OrderKey, StreamOrder>>,
     pub(crate) stream: Stream,
-    pub(crate) functions: Functions,
     pub(crate) status: Arc<Status>,
     pub(crate) device: Device,
     control: Control,
     /// Streams on which operations were enqueued.
     used: Arc<Mutex<Vec<Stream>>>,
-    /// Kept mapped for whatever follows the table's addresses.
+    /// Kept mapped for whatever follows the addresses that kernels are given.
     regions: Vec<Memory>,
 }
 
@@ -50,15 +49,26 @@ pub(crate) enum OrderKey {
     Wait(u32, u32),
 }
 
-/// The kernels of this crate.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Functions {
-    pub barrier: Function,
-    pub put: Function,
-    pub put_with_signal: Function,
-    pub wait: Function,
-    pub reset: Function,
-    pub look_back: Function,
+/// What runs the protocols, with what it keeps for them.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "one a group, behind an Arc")]
+pub(crate) enum Executor {
+    /// Loops of this process: on the host and the stub.
+    Host(Host),
+    /// Kernels on a GPU.
+    #[cfg(feature = "cuda")]
+    Gpu(Gpu),
+}
+
+impl Executor {
+    /// Compares the lanes' last calls, where that takes no other thread; whether it did.
+    fn last_look(&self, group: &Group, stream: &Stream) -> Box<dyn Fn() -> bool + Send + Sync> {
+        match self {
+            Executor::Host(host) => Box::new(host.last_look(group, stream)),
+            #[cfg(feature = "cuda")]
+            Executor::Gpu(_) => Box::new(|| false),
+        }
+    }
 }
 
 /// A group cannot have lanes and channels.
@@ -77,12 +87,18 @@ pub enum PrepareError {
     /// The stream on which its lanes are opened did not do so.
     #[error(transparent)]
     Stream(#[from] SyncError),
+    /// The stream of the group's first call captures, so that nothing can be loaded.
+    #[error("not prepared: call lane.prepare before the capture")]
+    Capturing,
     /// Another version of this layer in the process keeps its state with the group.
     #[error("another version of symmem-sync uses this group")]
     SlotTaken,
     /// A kernel cannot be had on its device.
     #[error(transparent)]
     Load(#[from] Arc<LoadError>),
+    /// Its memory cannot be written.
+    #[error(transparent)]
+    Access(#[from] AccessError),
 }
 
 impl Fault for PrepareError {
@@ -93,7 +109,9 @@ impl Fault for PrepareError {
             PrepareError::Device(e) => e.kind(),
             PrepareError::Load(e) => e.kind(),
             PrepareError::SlotTaken => Kind::Unsupported,
+            PrepareError::Capturing => Kind::InvalidArgument,
             PrepareError::Stream(e) => e.kind(),
+            PrepareError::Access(e) => e.kind(),
         }
     }
 }
@@ -123,34 +141,25 @@ impl Shared {
         slot.ok_or(PrepareError::SlotTaken)
     }
 
+    /// As [`of`](Self::of), for a call on a stream. What is made on first use cannot be made while a
+    /// device's stream captures.
+    pub(crate) fn of_call<'a>(
+        group: &'a Group,
+        stream: &Stream,
+    ) -> Result<&'a Arc<Self>, PrepareError> {
+        let slot = group.slot(Layer::Sync, || {
+            if group.device().kind() == BackendKind::Cuda && stream.capture() != Capture::None {
+                return Err(PrepareError::Capturing);
+            }
+            Self::new(group).map(Arc::new)
+        })?;
+        slot.ok_or(PrepareError::SlotTaken)
+    }
+
     fn new(group: &Group) -> Result<Self, PrepareError> {
-        let options = group.options();
-        let (me, world) = (group.rank().index(), group.size());
-        let workspace = group.workspace_bytes();
-        let layout =
-            Layout::new(me, world, options.pad, workspace, options.max_lanes, options.checked)?
-                .with_first_epoch(options.first_epoch);
         let device = group.device().clone();
-        let module: Module = device.load(&host::KERNELS)?;
-        let functions = Functions {
-            barrier: module.function("barrier")?,
-            put: module.function("put_signal")?,
-            put_with_signal: module.function("put_with_signal")?,
-            wait: module.function("wait_signal")?,
-            reset: module.function("reset_channel")?,
-            look_back: module.function("look_back")?,
-        };
-        host::wait::register();
-        let regions = group.regions().to_vec();
-        let start = group.workspace_ptr(me).get() - group.pad_ptr(me).get();
-        let mine = &regions[me];
-        let table = make_table(group, &layout)?;
-        let control = Control { memory: mine.clone(), start, layout, scope: group.scope() };
         let stream = device.default_stream()?;
-        let keep: [KeepAlive; 2] = [Arc::new(regions.clone()), Arc::new(table.clone())];
-        let wait = group.wait();
-        launch_on_lanes(&stream, module.function("open_lanes")?, &table, &wait, &keep)?;
-        stream.synchronize(&wait)?;
+        let (executor, control, capacities) = Self::open(group, &stream)?;
         let told = control.clone();
         group.status().set_probe(move || told.failure());
         let (status, lost) = (Arc::downgrade(group.status()), control.clone());
@@ -160,17 +169,13 @@ impl Shared {
             }
         }));
         let (closing, leaving) = (control.clone(), Arc::downgrade(group.status()));
-        let (last, lanes) = (stream.clone(), table.clone());
+        let last_look = executor.last_look(group, &stream);
         group.status().set_end(move || {
-            // Where the kernel runs in this call: nobody waits here for another thread.
-            if last.is_inline() {
-                // Nobody may follow who would tell that the last calls differ.
-                let brief = Wait::millis(0);
-                let looked = launch_on_lanes(&last, functions.look_back, &lanes, &brief, &keep);
-                let failure = looked.ok().and_then(|()| closing.failure());
-                if let (Some(failure), Some(status)) = (failure, leaving.upgrade()) {
-                    status.fail(failure);
-                }
+            // Nobody may follow who would tell that the last calls differ.
+            if last_look()
+                && let (Some(failure), Some(status)) = (closing.failure(), leaving.upgrade())
+            {
+                status.fail(failure);
             }
             closing.retire_lanes();
         });
@@ -180,18 +185,40 @@ impl Shared {
         // Who went before the line above is noted now.
         control.set_lost(group.status());
         Ok(Shared {
-            layout,
-            table,
-            lanes: (0..layout.lanes).map(|_| LaneState::new(&device)).collect(),
+            executor,
+            capacities,
+            lanes: (0..group.options().max_lanes).map(|_| LaneState::new(&device)).collect(),
             orders: Mutex::default(),
             stream,
-            functions,
             status: group.status().clone(),
             device,
             control,
             used,
-            regions,
+            regions: group.regions().to_vec(),
         })
+    }
+
+    /// Opens this rank's lanes, where its group's memory is.
+    fn open(
+        group: &Group,
+        stream: &Stream,
+    ) -> Result<(Executor, Control, Capacities), PrepareError> {
+        let (rank, scope) = (group.rank().index(), group.scope());
+        #[cfg(feature = "cuda")]
+        if group.device().kind() == BackendKind::Cuda {
+            let gpu = Gpu::new(group)?;
+            let (page, capacities) = (gpu.layout.page, gpu.layout.capacities());
+            let memory = group.control_regions()[rank].clone();
+            let lanes = LaneWords::Gpu(LaneMemory::new(group, gpu.layout));
+            let control = Control { page, rank, memory, start: 0, scope, lanes };
+            return Ok((Executor::Gpu(gpu), control, capacities));
+        }
+        let host = Host::new(group, stream)?;
+        let start = group.workspace_ptr(rank).get() - group.pad_ptr(rank).get();
+        let (layout, memory) = (host.layout, group.regions()[rank].clone());
+        let lanes = LaneWords::Host(layout);
+        let control = Control { page: layout.page, rank, memory, start, scope, lanes };
+        Ok((Executor::Host(host), control, layout.capacities()))
     }
 
     pub(crate) fn order(&self, key: OrderKey) -> StreamOrder {
@@ -231,6 +258,25 @@ impl Shared {
         event.synchronize(wait)
     }
 
+    /// For how long to wait for a kernel that ends by its own bound, so that how it ended is told, not
+    /// that it was waited for.
+    pub(crate) fn patience(&self, wait: &Wait) -> Wait {
+        let bound = match &self.executor {
+            Executor::Host(_) => wait.duration(),
+            #[cfg(feature = "cuda")]
+            Executor::Gpu(gpu) => gpu.bound(wait),
+        };
+        Wait::timeout(bound.saturating_add(GRACE))
+    }
+
+    /// Fails the group where the last calls of two ranks on a lane differ. On the host the barrier's
+    /// kernel has looked itself.
+    pub(crate) fn look_back(&self) {
+        if let Some(failure) = self.control.look_back() {
+            self.status.fail(failure);
+        }
+    }
+
     pub(crate) fn control(&self) -> &Control {
         &self.control
     }
@@ -239,7 +285,7 @@ impl Shared {
 impl core::fmt::Debug for Shared {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Shared")
-            .field("layout", &self.layout)
+            .field("executor", &self.executor)
             .field("regions", &self.regions.len())
             .finish_non_exhaustive()
     }
@@ -263,27 +309,6 @@ impl Health for Shared {
     }
 }
 
-/// Launches a kernel that is about all lanes of a group: one that makes them of zeroed words, for
-/// which peers wait in their first operation, or one that looks back at their last calls.
-#[allow(unsafe_code, reason = "launches a kernel")]
-fn launch_on_lanes(
-    stream: &Stream,
-    function: Function,
-    table: &Memory,
-    wait: &Wait,
-    keep: &[KeepAlive],
-) -> Result<(), SyncError> {
-    let args = SignalArgs { table: table.base(), channel: 0, peer: 0 };
-    // SAFETY: the kernel takes SignalArgs; the table was written when it was made, and the regions it
-    // leads to are kept until the launch has run.
-    let _ = unsafe { stream.launch(Launch::new(function, &args, wait, keep)) }?;
-    Ok(())
-}
-
-fn called(header: Header) -> Called {
-    Called { signature: Signature(header.signature), issued: Issued(header.issue) }
-}
-
 /// An event after all work of each stream that is not idle.
 fn mark_all(streams: &[Stream], device: &Device) -> Vec<Event> {
     let busy = streams.iter().filter(|stream| !stream.is_idle());
@@ -293,176 +318,4 @@ fn mark_all(streams: &[Stream], device: &Device) -> Vec<Event> {
         event
     })
     .collect()
-}
-
-fn make_table(group: &Group, layout: &Layout) -> Result<Memory, PrepareError> {
-    let mut table = bytemuck::bytes_of(layout).to_vec();
-    for rank in 0..group.size() {
-        let bases = Bases { pad: group.pad_ptr(rank), workspace: group.workspace_ptr(rank) };
-        table.extend_from_slice(bytemuck::bytes_of(&bases));
-    }
-    let memory = group.device().allocate_private(Bytes::from(table.len()))?;
-    // All of it, so in range.
-    let written = memory.write(Bytes::ZERO, &table);
-    debug_assert!(written.is_ok());
-    Ok(memory)
-}
-
-/// This rank's control page, seen from the host beside all streams.
-#[derive(Clone, Debug)]
-pub(crate) struct Control {
-    memory: Memory,
-    start: u64,
-    layout: Layout,
-    scope: Scope,
-}
-
-impl Control {
-    fn read<const N: usize>(&self, offset: u64) -> [u8; N] {
-        let mut bytes = [0; N];
-        let read = self.memory.read(Bytes(self.start + offset), &mut bytes);
-        debug_assert!(read.is_ok());
-        bytes
-    }
-
-    pub(crate) fn read_word(&self, offset: u64) -> u64 {
-        u64::from_ne_bytes(self.read(offset))
-    }
-
-    pub(crate) fn write_word(&self, offset: u64, value: u64) {
-        let written = self.memory.write(Bytes(self.start + offset), &value.to_ne_bytes());
-        debug_assert!(written.is_ok());
-    }
-
-    /// Whether a graph was launched on a lane that was closed, told once.
-    fn take_stale(&self) -> bool {
-        let stale = self.read_word(STALE) != 0;
-        if stale {
-            self.write_word(STALE, 0);
-        }
-        stale
-    }
-
-    /// Closes the lanes to graphs that are launched later.
-    pub(crate) fn retire_lanes(&self) {
-        for lane in 0..self.layout.lanes {
-            let word = Bytes(self.start + self.layout.entry(lane));
-            let written = self.memory.write(word, &(Entry::Retired as u32).to_ne_bytes());
-            debug_assert!(written.is_ok());
-        }
-    }
-
-    /// Whether the abort word is set. One load on the host.
-    pub(crate) fn is_aborted(&self) -> bool {
-        let aborted = u32::from_ne_bytes(self.read(ABORT)) != 0;
-        // What the reporter wrote before the abort word is read after this.
-        fence(Ordering::Acquire);
-        aborted
-    }
-
-    /// The failure that a kernel of this rank or of another has recorded.
-    pub(crate) fn failure(&self) -> Option<Failure> {
-        if !self.is_aborted() {
-            return None;
-        }
-        let world = self.layout.world as usize;
-        let words: Vec<AtomicU64> = (0..Record::words(world))
-            .map(|i| AtomicU64::new(self.read_word(self.layout.record + 8 * i as u64)))
-            .collect();
-        Record::load(&words, world).map(|record| self.tell(record))
-    }
-
-    /// The loss of the rank that began to write a failure here and ended before it had.
-    pub(crate) fn unfinished(&self, status: &Status) -> Option<Failure> {
-        let claim = u32::from_ne_bytes(self.read(CLAIM));
-        let writer = (claim as usize).checked_sub(1)?;
-        status.gone(writer).map(|gone| status.peer_lost(writer, gone))
-    }
-
-    /// The call that this rank issued on a lane in an epoch, if it did and has not gone on.
-    fn call(&self, lane: u32, epoch: Epoch) -> Option<Header> {
-        let layout = &self.layout;
-        let lane = layout.entry(lane.min(layout.lanes - 1));
-        let front = lane + layout.fronts + epoch.parity().index() as u64 * layout.front_bytes;
-        let word = |i: u64| AtomicU64::new(self.read_word(front + 8 * i));
-        header::poll(&[0, 1, 2, 3].map(word), epoch)
-    }
-
-    fn tell(&self, record: Record) -> Failure {
-        let me = self.layout.rank as usize;
-        let call = record.epoch.and_then(|epoch| self.call(record.lane, epoch));
-        let record = record.seen_by(me, call);
-        let rank = |index: usize| Rank::in_scope(index as u32, self.scope);
-        let epoch = record.epoch.map_or(0, Epoch::get);
-        let operation = u8::try_from(record.operation).ok().and_then(Operation::from_code);
-        let culprit = rank(record.culprit.unwrap_or(record.reporter));
-        match record.reason {
-            Reason::TimedOut => Failure::TimedOut {
-                operation,
-                epoch,
-                ranks: record.missing,
-                reporter: rank(record.reporter),
-            },
-            Reason::PeerLost => Failure::PeerLost { rank: culprit, left: false },
-            Reason::PeerLeft => Failure::PeerLost { rank: culprit, left: true },
-            Reason::CallMismatch(difference) => Failure::CallMismatch {
-                rank: culprit,
-                reporter: rank(record.reporter),
-                epoch,
-                mine: called(difference.mine),
-                theirs: called(difference.theirs),
-            },
-            Reason::LaneBusy => Failure::LaneBusy { lane: record.lane },
-            Reason::StaleGraph => Failure::StaleGraph,
-            Reason::Cancelled => {
-                Failure::Cancelled { operation, epoch, rank: rank(record.reporter) }
-            }
-            Reason::Device => Failure::Device("reported by a kernel".to_owned()),
-        }
-    }
-
-    /// How the last signal or barrier of some channel that ended early ended, told once.
-    fn take_any_fault(&self) -> Option<SignalError> {
-        if self.read_word(self.layout.any_fault()) == 0 {
-            return None;
-        }
-        // Never cleared: a fault that came between the look and the clearing would go unseen.
-        fence(Ordering::Acquire);
-        (0..self.layout.channels).find_map(|c| self.take_fault(Channel(c)))
-    }
-
-    /// How the last signal or barrier of a channel that ended early ended, told once.
-    pub(crate) fn take_fault(&self, channel: Channel) -> Option<SignalError> {
-        let at = self.layout.channel_fault(channel.0);
-        let word = self.read_word(at);
-        if word == 0 {
-            return None;
-        }
-        fence(Ordering::Acquire);
-        let ranks = (0..self.layout.world as usize)
-            .filter(|r| self.read_word(at + 8 + 8 * (r / 64) as u64) >> (r % 64) & 1 == 1)
-            .collect();
-        self.write_word(at, 0);
-        let rank = |index: usize| Rank::in_scope(index as u32, self.scope);
-        fault::decode(word, ranks, rank)
-    }
-
-    /// Copies who is gone, and how, to where kernels look.
-    fn set_lost(&self, status: &Status) {
-        let gone = status.all_gone();
-        let left = gone.iter().filter(|r| status.gone(*r) == Some(Gone::Left)).collect();
-        // What a rank stored before its end was told happens before a kernel sees the bit.
-        fence(Ordering::Release);
-        self.write_mask(self.layout.left, &left);
-        fence(Ordering::Release);
-        self.write_mask(self.layout.lost, &gone);
-    }
-
-    fn write_mask(&self, at: u64, ranks: &RankSet) {
-        for word in 0..(self.layout.world as usize).div_ceil(64) {
-            let bits =
-                (0..64).filter(|b| ranks.contains(word * 64 + b)).fold(0u64, |acc, b| acc | 1 << b);
-            self.write_word(at + 8 * word as u64, bits);
-        }
-    }
 }

@@ -16,16 +16,12 @@
 
 use core::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use symmem_hal::types::{Rank, RankSet};
-use symmem_hal::{
-    Fault, Function, KeepAlive, Kind, Launch, Launched, OrderError, Stream, SyncError, Wait,
-};
+use symmem_hal::{Fault, KeepAlive, Kind, Launch, Launched, OrderError, Stream, SyncError, Wait};
 use symmem_mem::{Failure, Group, RankError, SymmetricMemory, View};
 
-use crate::host::SignalArgs;
-use crate::shared::{OrderKey, PrepareError, Shared};
+use crate::shared::{Executor, OrderKey, PrepareError, Shared};
 
 /// A channel of signals and barriers: 0 to the pad's number of channels - 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -237,7 +233,8 @@ pub trait Signals {
     ///
     /// Compares the last calls on the group's lanes too, of which a rank may have come back without
     /// data of others: where two differ, the group fails with
-    /// [`Failure::CallMismatch`](symmem_mem::Failure::CallMismatch).
+    /// [`Failure::CallMismatch`](symmem_mem::Failure::CallMismatch). On a GPU only where the barrier is
+    /// [`run`](Signal::run).
     fn barrier(&self, channel: Channel) -> Signal<'_> {
         Signal::new(self.signal_group(), channel, Step::Barrier)
     }
@@ -311,6 +308,9 @@ impl<'a> Signal<'a> {
         let wait = self.wait.unwrap_or(&default);
         self.issue(shared, &shared.stream, wait)?;
         settle(shared, self.channel, wait)?;
+        if matches!(self.step, Step::Barrier) {
+            shared.look_back();
+        }
         self.check_calls()
     }
 
@@ -324,7 +324,8 @@ impl<'a> Signal<'a> {
     pub fn on(self, stream: &Stream) -> Result<(), SignalError> {
         self.check()?;
         let default = self.group.wait();
-        self.issue(Shared::of(self.group)?, stream, self.wait.unwrap_or(&default))?;
+        let shared = Shared::of_call(self.group, stream)?;
+        self.issue(shared, stream, self.wait.unwrap_or(&default))?;
         self.check_calls()
     }
 
@@ -346,24 +347,34 @@ impl<'a> Signal<'a> {
 
     fn issue(self, shared: &Arc<Shared>, stream: &Stream, wait: &Wait) -> Result<(), SignalError> {
         let Channel(channel) = self.channel;
-        let functions = &shared.functions;
-        let (key, function, peer) = match self.step {
+        let (key, call, peer) = match self.step {
             // Nobody to wait for; signals to oneself remain.
             Step::Barrier if self.group.size() == 1 => return Ok(()),
-            Step::Barrier => (OrderKey::Barrier(channel), functions.barrier, 0),
-            Step::Reset => (OrderKey::Barrier(channel), functions.reset, 0),
+            Step::Barrier => (OrderKey::Barrier(channel), SignalCall::Barrier, 0),
+            Step::Reset => (OrderKey::Barrier(channel), SignalCall::Reset, 0),
             Step::Put(peer) => {
                 let peer = peer.index() as u32;
-                (OrderKey::Put(channel, peer), functions.put, peer)
+                (OrderKey::Put(channel, peer), SignalCall::Put, peer)
             }
             Step::Wait(peer) => {
                 let peer = peer.index() as u32;
-                (OrderKey::Wait(channel, peer), functions.wait, peer)
+                (OrderKey::Wait(channel, peer), SignalCall::Wait, peer)
             }
         };
-        let args = SignalArgs { table: shared.table.base(), channel, peer };
-        // SAFETY: the kernel takes SignalArgs. Channel and peer are in range (`check`).
-        unsafe { issue(shared, (self.channel, key, function), &args, [], stream, wait) }
+        let place = Place { channel: self.channel, key, stream, wait };
+        in_turn(shared, &place, [], |turn| match &shared.executor {
+            Executor::Host(host) => {
+                let args = host.signal_args(channel, peer);
+                let launch = Launch::keeping(host.function(call), &args, wait, turn.keep);
+                // SAFETY: the kernel takes these arguments, whose table and the regions that it leads
+                // to live as long as `shared`, which the group holds during an inline launch and
+                // `keep` holds for any other. Channel and peer are in range (`check`).
+                unsafe { stream.launch(launch) }
+            }
+            // SAFETY: channel and peer are in range (`check`).
+            #[cfg(feature = "cuda")]
+            Executor::Gpu(gpu) => unsafe { gpu.signal(call, (channel, peer), stream, wait, &turn) },
+        })
     }
 }
 
@@ -376,9 +387,6 @@ pub(crate) fn check_channel(group: &Group, channel: Channel) -> Result<(), Signa
     Ok(())
 }
 
-/// What a kernel on a busy machine may take to report that its time was over.
-const GRACE: Duration = Duration::from_secs(2);
-
 /// Waits until a call on the group's own stream has happened, and reports how it went.
 pub(crate) fn settle(
     shared: &Arc<Shared>,
@@ -390,34 +398,49 @@ pub(crate) fn settle(
     }
     // The kernel's own bound ends it, and a cancellation: how it ended is to be told, not that it was
     // waited for.
-    let patience = Wait::timeout(wait.duration().saturating_add(GRACE));
-    shared.drain(&shared.stream, &patience)?;
+    shared.drain(&shared.stream, &shared.patience(wait))?;
     shared.control().take_fault(channel).map_or(Ok(()), Err)
 }
 
-/// Launches the kernel of a call on a channel, in the order of its key.
-///
-/// # Safety
-///
-/// The function's kernel takes an `A`, which names the table of `shared` and beside it only addresses
-/// that are valid until this returns and while `keep`'s views live.
-pub(crate) unsafe fn issue<A: bytemuck::NoUninit, const N: usize>(
+/// Where a call on a channel is issued.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub channel: Channel,
+    /// What it is ordered by.
+    pub key: OrderKey,
+    pub stream: &'a Stream,
+    pub wait: &'a Wait,
+}
+
+/// A call's turn.
+#[derive(Clone, Copy)]
+pub(crate) struct Turn<'a> {
+    /// What its launches keep.
+    pub keep: &'a dyn Fn() -> Vec<KeepAlive>,
+    /// Whether the call is recorded, and happens at other times.
+    #[cfg(feature = "cuda")]
+    pub is_captured: bool,
+}
+
+/// Launches the kernels of a call on a channel, in the order of its key. They keep the views.
+pub(crate) fn in_turn<const N: usize>(
     shared: &Arc<Shared>,
-    (channel, key, function): (Channel, OrderKey, Function),
-    args: &A,
-    keep: [&View; N],
-    stream: &Stream,
-    wait: &Wait,
+    place: &Place<'_>,
+    views: [&View; N],
+    launch: impl FnOnce(Turn<'_>) -> Result<Launched, SyncError>,
 ) -> Result<(), SignalError> {
+    let Place { channel, key, stream, wait } = *place;
     let order = shared.order(key);
     let turn = order.enter(stream, wait)?;
     let keep = || -> Vec<KeepAlive> {
-        let views = keep.map(View::keep_alive);
+        let views = views.map(View::keep_alive);
         [shared.clone() as KeepAlive].into_iter().chain(views).collect()
     };
-    // SAFETY: the caller's promise. The table and the regions it leads to live as long as `shared`,
-    // which the group holds during an inline launch and `keep` holds for any other.
-    let launched = unsafe { stream.launch(Launch::keeping(function, args, wait, &keep)) }?;
+    let launched = launch(Turn {
+        keep: &keep,
+        #[cfg(feature = "cuda")]
+        is_captured: turn.capture().is_some(),
+    })?;
     drop(turn);
     match launched {
         Launched::Finished => Ok(()),

@@ -12,6 +12,9 @@ use crate::memory::ledger::Ledger;
 /// A round of all members.
 type Gather<'a> = &'a mut dyn FnMut(Part) -> Result<Vec<Part>, ExchangeError>;
 
+/// What is made of all memories mapped, before a rank votes for them.
+type Finish<'a> = &'a dyn Fn(&[Vec<Memory>]) -> Result<(), AccessError>;
+
 /// What a rank says of its part, once it has seen the others'.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Vote {
@@ -73,7 +76,7 @@ pub(crate) fn exchange_memory(
     record: &mut Record,
     memories: &[&Memory],
     imports: &Imports<'_>,
-    finish: &dyn Fn(&[Vec<Memory>]) -> Result<(), AccessError>,
+    finish: Finish<'_>,
 ) -> Result<Exchanged, RendezvousError> {
     let exported: Result<Vec<Handle>, _> = memories
         .iter()

@@ -7,9 +7,8 @@ use smallvec::SmallVec;
 use symmem_hal::types::Bytes;
 use symmem_hal::{DevicePtr, LaunchContext};
 
-use crate::layout::{
-    ABORT, Bases, CLAIM, ChannelWords, DOORBELL, HEADER, LINE, Layout, PACKET, STALE,
-};
+use crate::layout::{Bases, ChannelWords, HEADER, Layout, PACKET};
+use crate::page::{ABORT, CLAIM, DOORBELL, LINE, STALE};
 use crate::protocol::control::Record;
 use crate::protocol::header::HEADER_WORDS;
 use crate::protocol::{ControlMemory, ControlPage, LaneMemory, Parity, Placement, SignalMemory};
@@ -73,17 +72,17 @@ impl<'a> Words<'a> {
         let layout = unsafe { at.cast::<Layout>().read_unaligned() };
         let bases = context.resolve(
             table.checked_add(Bytes(size))?,
-            Bytes(u64::from(layout.world) * size_of::<Bases>() as u64),
+            Bytes(u64::from(layout.page.world) * size_of::<Bases>() as u64),
         )?;
         let mut ranks = SmallVec::new();
         let workspace_bytes =
             Bytes(layout.first_lane + u64::from(layout.lanes) * layout.lane_bytes);
-        for rank in 0..layout.world as usize {
+        for rank in 0..layout.world() {
             // SAFETY: the layout is followed by one entry a rank (caller).
             let bases = unsafe { bases.cast::<Bases>().add(rank).read_unaligned() };
             let pad = context.resolve(
                 bases.pad,
-                Bytes(u64::from(layout.channels) * 4 * u64::from(layout.world)),
+                Bytes(u64::from(layout.page.channels) * 4 * u64::from(layout.page.world)),
             )?;
             ranks.push((pad, context.resolve(bases.workspace, workspace_bytes)?));
         }
@@ -152,10 +151,10 @@ impl<'a> Words<'a> {
     /// The words in which a signal or barrier of a channel reports that it ended early: the ranks it
     /// missed, what happened, and that some channel has had a fault. Stored in this order.
     pub(crate) fn fault(&self, channel: u32) -> (&[AtomicU64], &AtomicU64, &AtomicU64) {
-        let (me, masks) = (self.layout.rank as usize, (self.layout.world as usize).div_ceil(64));
-        let at = self.workspace(me, self.layout.channel_fault(channel));
+        let (me, masks) = (self.layout.rank as usize, (self.layout.world()).div_ceil(64));
+        let at = self.workspace(me, self.layout.page.channel_fault(channel));
         let words = self.words64(at, 1 + masks);
-        (&words[1..], &words[0], self.word64(self.workspace(me, self.layout.any_fault())))
+        (&words[1..], &words[0], self.word64(self.workspace(me, self.layout.page.any_fault())))
     }
 
     /// This lane's staging of a rank for an epoch's parity and a chunk's: `staging_unit` bytes.
@@ -174,17 +173,18 @@ impl ControlMemory for Words<'_> {
     }
 
     fn world(&self) -> usize {
-        self.layout.world as usize
+        self.layout.world()
     }
 
     fn control(&self, rank: usize) -> Option<ControlPage<'_, AtomicU32, AtomicU64>> {
-        let world = self.layout.world as usize;
+        let world = self.layout.world();
         Some(ControlPage {
             claim: self.word32(self.workspace(rank, CLAIM)),
             abort: self.word32(self.workspace(rank, ABORT)),
-            lost: self.words64(self.workspace(rank, self.layout.lost), world.div_ceil(64)),
-            left: self.words64(self.workspace(rank, self.layout.left), world.div_ceil(64)),
-            record: self.words64(self.workspace(rank, self.layout.record), Record::words(world)),
+            lost: self.words64(self.workspace(rank, self.layout.page.lost), world.div_ceil(64)),
+            left: self.words64(self.workspace(rank, self.layout.page.left), world.div_ceil(64)),
+            record: self
+                .words64(self.workspace(rank, self.layout.page.record), Record::words(world)),
         })
     }
 }
@@ -249,7 +249,7 @@ impl SignalMemory for Words<'_> {
     }
 
     fn world(&self) -> usize {
-        self.layout.world as usize
+        self.layout.world()
     }
 
     fn placement(&self) -> Placement {
@@ -261,7 +261,7 @@ impl SignalMemory for Words<'_> {
     }
 
     fn slot(&self, channel: usize, sender: usize, receiver: usize) -> &AtomicU32 {
-        let word = self.layout.world as usize * channel + sender;
+        let word = self.layout.world() * channel + sender;
         // SAFETY: channel and sender are below the pad's channels and ranks (checked by Signals
         // before any launch), so the word lies in the pad, which `new` resolved in full.
         self.word32(unsafe { self.ranks[receiver].0.add(4 * word) })

@@ -8,8 +8,11 @@
 mod memory;
 mod session;
 mod signal;
-pub(crate) mod wait;
+mod state;
+mod wait;
 
 pub use memory::HostMemory;
 pub use session::{Ended, LaneArgs, Session};
-pub(crate) use signal::{KERNELS, PutArgs, SignalArgs};
+use signal::KERNELS;
+pub(crate) use signal::{PutArgs, SignalArgs};
+pub(crate) use state::Host;

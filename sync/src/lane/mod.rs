@@ -11,17 +11,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use symmem_hal::types::RankSet;
+#[cfg(feature = "cuda")]
+use symmem_hal::Grid;
+use symmem_hal::types::{BackendKind, RankSet};
 use symmem_hal::{
     AllocError, Device, DevicePtr, Fault, Function, KeepAlive, Kind, Launch, Launched, OrderError,
-    Stream, StreamOrder, SyncError, Wait,
+    Stream, StreamOrder, SyncError, Turn, Wait,
 };
 use symmem_mem::call::{Operation, Signature};
 use symmem_mem::{Failure, Group, RendezvousError};
 
+#[cfg(feature = "cuda")]
+use crate::gpu::{Called, SymmemLane};
 use crate::host::LaneArgs;
-use crate::layout::Layout;
-use crate::shared::{PrepareError, Shared};
+use crate::layout::Capacities;
+use crate::shared::{Executor, PrepareError, Shared};
 use captures::{Captures, Place};
 
 pub use scope::LaneScope;
@@ -77,6 +81,12 @@ pub enum LaneError {
     /// There is no memory for what counts the runs of an operation in a graph.
     #[error(transparent)]
     Alloc(#[from] Arc<AllocError>),
+    /// The kernel is for another sort of memory than the group's.
+    #[error("the kernel is not for a group on {group}")]
+    Backend {
+        /// The group's backend.
+        group: BackendKind,
+    },
 }
 
 impl From<AllocError> for LaneError {
@@ -93,6 +103,7 @@ impl Fault for LaneError {
             LaneError::Stream(e) => e.kind(),
             LaneError::Prepare(e) => e.kind(),
             LaneError::Alloc(e) => e.kind(),
+            LaneError::Backend { .. } => Kind::Unsupported,
         }
     }
 
@@ -101,7 +112,9 @@ impl Fault for LaneError {
             LaneError::Failed(e) => e.ranks(),
             LaneError::Order(e) => e.ranks(),
             LaneError::Stream(e) => e.ranks(),
-            LaneError::Prepare(_) | LaneError::Alloc(_) => RankSet::new(),
+            LaneError::Prepare(_) | LaneError::Alloc(_) | LaneError::Backend { .. } => {
+                RankSet::new()
+            }
         }
     }
 }
@@ -113,7 +126,7 @@ pub struct Issue<'a> {
     pub stream: &'a Stream,
     /// The bound on its waits.
     pub wait: &'a Wait,
-    /// Its kernel, which takes the argument struct given to [`Lane::issue`].
+    /// Its kernel, which takes the argument struct that is made of the lane's part.
     pub function: Function,
     /// What it is.
     pub operation: Operation,
@@ -202,10 +215,10 @@ impl<'g> Lane<'g> {
         self.index
     }
 
-    /// How its workspace is laid out: what choices of algorithm are made from.
+    /// What its workspace holds: what choices of algorithm are made from.
     #[must_use]
-    pub fn layout(&self) -> &Layout {
-        &self.shared.layout
+    pub fn layout(&self) -> &Capacities {
+        &self.shared.capacities
     }
 
     /// The group's own stream: inline on the host.
@@ -260,30 +273,124 @@ impl<'g> Lane<'g> {
         args: impl FnOnce(LaneArgs) -> A,
         keep: impl FnOnce() -> Vec<KeepAlive>,
     ) -> Result<(), LaneError> {
-        let (shared, state) = (self.shared, self.state());
-        shared.status.check()?;
-        let turn = state.order.enter(issue.stream, issue.wait)?;
-        // Whoever has the turn is alone with the count.
-        let count = state.issued.load(Ordering::Relaxed) + 1;
-        let place = turn.capture().map(|capture| self.place(capture)).transpose()?;
-        let args = args(self.args(&issue, count, place.as_ref()));
-        let keep = Cell::new(Some((keep, place)));
-        let keep = || {
-            let mut kept: Vec<KeepAlive> = vec![shared.clone()];
-            if let Some((keep, place)) = keep.take() {
-                kept.extend(keep());
-                kept.extend(place.map(|place| place.keep));
-            }
-            kept
+        let host = match &self.shared.executor {
+            Executor::Host(host) => host,
+            #[cfg(feature = "cuda")]
+            Executor::Gpu(_) => return Err(self.other_backend()),
         };
+        let turn = self.enter(&issue)?;
+        let args = args(LaneArgs {
+            table: host.table.base(),
+            signature: turn.signature(&issue).0,
+            issue: turn.count,
+            runs: turn.runs(),
+            lane: self.index,
+            operation: issue.operation as u32,
+        });
+        let keep = keeping(self.shared, turn.place.as_ref(), keep);
         // SAFETY: the caller's promise for its own addresses; the table's live as long as
         // `shared`, which this frame holds for an inline launch and `keep` for any other, and
         // `keep` holds the count of runs, if there is one.
         let launched = unsafe {
             issue.stream.launch(Launch::keeping(issue.function, &args, issue.wait, &keep))
         }?;
+        self.launched(turn, &issue, launched)
+    }
+
+    /// As [`issue`](Self::issue), of a kernel for a GPU on `grid`, of at most
+    /// [`max_grid`](Self::max_grid) blocks.
+    ///
+    /// # Errors
+    ///
+    /// As [`issue`](Self::issue).
+    ///
+    /// # Safety
+    ///
+    /// As [`issue`](Self::issue).
+    #[cfg(feature = "cuda")]
+    pub unsafe fn issue_device<A: bytemuck::NoUninit>(
+        &self,
+        issue: Issue<'_>,
+        grid: Grid,
+        args: impl FnOnce(SymmemLane) -> A,
+        keep: impl FnOnce() -> Vec<KeepAlive>,
+    ) -> Result<(), LaneError> {
+        let Executor::Gpu(gpu) = &self.shared.executor else { return Err(self.other_backend()) };
+        let turn = self.enter(&issue)?;
+        // A token is for one run: what is captured has none.
+        let cancel = if turn.place.is_some() { None } else { gpu.cancel(issue.wait) };
+        let args = args(gpu.lane_args(
+            self.index,
+            &Called {
+                signature: turn.signature(&issue).0,
+                issue: turn.count,
+                runs: turn.runs(),
+                operation: issue.operation as u32,
+                wait: issue.wait,
+                cancel: cancel.as_ref(),
+            },
+        ));
+        let keep = keeping(self.shared, turn.place.as_ref(), || {
+            let mut kept = keep();
+            kept.extend(cancel.map(|cancel| Arc::new(cancel) as KeepAlive));
+            kept
+        });
+        let launch = Launch::keeping(issue.function, &args, issue.wait, &keep).grid(grid);
+        // SAFETY: the caller's promise for its own addresses; the lane's live as long as `shared`,
+        // which `keep` holds with the counts of runs and the token's word, if there are any.
+        let launched = unsafe { issue.stream.launch(launch) }?;
+        self.launched(turn, &issue, launched)
+    }
+
+    /// Most blocks of a grid on this lane, equal on every rank: as many as the devices can run beside
+    /// those of all other lanes and ranks. 1 on backends without blocks.
+    #[must_use]
+    pub fn max_grid(&self) -> u32 {
+        match &self.shared.executor {
+            Executor::Host(_) => 1,
+            #[cfg(feature = "cuda")]
+            Executor::Gpu(gpu) => gpu.grid_cap(),
+        }
+    }
+
+    /// Blocks that count runs of their own.
+    fn blocks(&self) -> u32 {
+        match &self.shared.executor {
+            Executor::Host(_) => 1,
+            #[cfg(feature = "cuda")]
+            Executor::Gpu(gpu) => gpu.layout.max_blocks(),
+        }
+    }
+
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "there are only hosts"))]
+    fn other_backend(&self) -> LaneError {
+        LaneError::Backend { group: self.shared.device.kind() }
+    }
+
+    /// Waits for the lane's turn.
+    fn enter<'a>(&self, issue: &Issue<'a>) -> Result<LaneTurn<'a>, LaneError>
+    where
+        'g: 'a,
+    {
+        let state = self.state();
+        self.shared.status.check()?;
+        let turn = state.order.enter(issue.stream, issue.wait)?;
+        // Whoever has the turn is alone with the count.
+        let count = state.issued.load(Ordering::Relaxed) + 1;
+        let place = turn.capture().map(|capture| self.place(capture)).transpose()?;
+        Ok(LaneTurn { _turn: turn, count, place })
+    }
+
+    /// What follows a launch, and the end of its turn.
+    fn launched(
+        &self,
+        turn: LaneTurn<'_>,
+        issue: &Issue<'_>,
+        launched: Launched,
+    ) -> Result<(), LaneError> {
+        let (shared, state) = (self.shared, self.state());
         if launched != Launched::Recorded {
-            state.issued.store(count, Ordering::Relaxed);
+            state.issued.store(turn.count, Ordering::Relaxed);
             state.prepared.store(true, Ordering::Relaxed);
         }
         drop(turn);
@@ -309,21 +416,8 @@ impl<'g> Lane<'g> {
             return Err(Failure::NotPrepared("call lane.prepare before the capture").into());
         }
         let mut captures = state.captures.lock();
-        Ok(captures.next(capture, &self.shared.device, |id| state.order.has_capture(id))?)
-    }
-
-    fn args(&self, issue: &Issue<'_>, count: u64, place: Option<&Place>) -> LaneArgs {
-        LaneArgs {
-            table: self.shared.table.base(),
-            signature: match place {
-                None => issue.signature.0,
-                Some(place) => issue.signature.captured(place.capture, place.operation).0,
-            },
-            issue: count,
-            runs: place.map_or(DevicePtr::NULL, |place| place.runs),
-            lane: self.index,
-            operation: issue.operation as u32,
-        }
+        let (device, blocks) = (&self.shared.device, self.blocks());
+        Ok(captures.next(capture, blocks, device, |id| state.order.has_capture(id))?)
     }
 
     /// Waits until what this rank has enqueued on a stream is done, and reports how the group is.
@@ -337,7 +431,11 @@ impl<'g> Lane<'g> {
         if stream.is_inline() {
             return Ok(());
         }
-        self.shared.drain(stream, wait)?;
+        match &self.shared.executor {
+            Executor::Host(_) => self.shared.drain(stream, wait)?,
+            #[cfg(feature = "cuda")]
+            Executor::Gpu(_) => self.shared.drain(stream, &self.shared.patience(wait))?,
+        }
         Ok(self.shared.status.check()?)
     }
 
@@ -349,5 +447,43 @@ impl<'g> Lane<'g> {
         }
         let dead = shared.control().unfinished(&shared.status);
         shared.status.fail(dead.unwrap_or(Failure::NotPrepared("the lane is closed"))).clone()
+    }
+}
+
+/// An operation that has the lane's turn, as long as this lives.
+struct LaneTurn<'a> {
+    _turn: Turn<'a>,
+    count: u64,
+    /// Where it stands, in a capture.
+    place: Option<Place>,
+}
+
+impl LaneTurn<'_> {
+    fn signature(&self, issue: &Issue<'_>) -> Signature {
+        match &self.place {
+            None => issue.signature,
+            Some(place) => issue.signature.captured(place.capture, place.operation),
+        }
+    }
+
+    /// Where the runs of an operation in a graph are counted.
+    fn runs(&self) -> DevicePtr {
+        self.place.as_ref().map_or(DevicePtr::NULL, |place| place.runs)
+    }
+}
+
+/// What a launch keeps: the group's part, the counts of its runs, and what its caller adds.
+fn keeping<'s, K: FnOnce() -> Vec<KeepAlive>>(
+    shared: &'s Arc<Shared>,
+    place: Option<&Place>,
+    more: K,
+) -> impl Fn() -> Vec<KeepAlive> + use<'s, K> {
+    let counts = place.map(|place| place.keep.clone());
+    let more = Cell::new(Some(more));
+    move || {
+        let mut kept: Vec<KeepAlive> = vec![shared.clone()];
+        kept.extend(counts.clone());
+        kept.extend(more.take().into_iter().flat_map(|more| more()));
+        kept
     }
 }

@@ -1,0 +1,215 @@
+//! What kernels on a GPU are given: the structs of `symmem_sync.cuh`, field by field.
+
+use core::mem::offset_of;
+
+use symmem_hal::DevicePtr;
+
+/// Ranks whose addresses travel in a kernel's arguments; those of more are in a table.
+pub const NEAR: usize = 8;
+
+/// What the argument struct of every kernel of a lane begins with.
+///
+/// In a lane, `p` = parity, `w` = writer, `b` = block: records at its base, 16 bytes a block; headers
+/// at `headers + 32 * ((p * world + w) * max_blocks + b)`; flags at
+/// `flags + 8 * ((p * world + w) * max_blocks + b)`; packets at
+/// `packets + 16 * ((p * world + w) * packet_count + index)`; staging at
+/// `staging + staging_unit * (p * world + w)`.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(16))]
+pub struct SymmemLane {
+    /// The lane's base on this rank.
+    pub own: DevicePtr,
+    /// The lane's base on each rank as mapped here, this one included; null from the ninth rank on.
+    pub peers: [DevicePtr; NEAR],
+    /// Where the bases of all ranks are.
+    pub table: DevicePtr,
+    /// From the base of a lane back to its rank's workspace, which begins with the device's control
+    /// page.
+    pub workspace_back: u64,
+    /// This rank's control page in host memory.
+    pub host: DevicePtr,
+    /// Where the addresses of all ranks' control pages in host memory are.
+    pub hosts: DevicePtr,
+    /// Of the headers, from a lane's base.
+    pub headers: u64,
+    /// Of the flags.
+    pub flags: u64,
+    /// Of the packets.
+    pub packets: u64,
+    /// Of the staging.
+    pub staging: u64,
+    /// Bytes of one writer's staging for a parity.
+    pub staging_unit: u64,
+    /// What the caller says of the call.
+    pub signature: u64,
+    /// How many operations this rank has issued on the lane, this one included, if it is none in a
+    /// graph.
+    pub issue: u64,
+    /// Where each block counts the runs of an operation in a graph: a u64 for each of `max_blocks`;
+    /// null for any other.
+    pub runs: DevicePtr,
+    /// The bound of each wait, from its first miss.
+    pub deadline_ns: u64,
+    /// This rank.
+    pub rank: u32,
+    /// Ranks of the group.
+    pub world: u32,
+    /// Blocks for which there is a record.
+    pub max_blocks: u32,
+    /// Packets of one writer for a parity.
+    pub packet_count: u32,
+    /// The lane.
+    pub lane: u32,
+    /// The operation's code.
+    pub operation: u32,
+    /// Whether entry proves that the lane is free.
+    pub checked: u32,
+    /// Offset in `host` of the u32 that ends this call's waits once it is not 0; 0 for none.
+    pub cancel: u32,
+    /// Zeros.
+    pub reserved: [u32; 4],
+}
+
+/// The argument struct of the kernels of signals and barriers.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(16))]
+pub(crate) struct SymmemSignal {
+    /// The workspace of each rank as mapped here; null from the ninth rank on.
+    pub peers: [DevicePtr; NEAR],
+    /// Where the workspaces of all ranks are.
+    pub table: DevicePtr,
+    /// This rank's.
+    pub own: DevicePtr,
+    /// From a workspace back to the slots of the channel in its rank's pad: u32 `[sender]`.
+    pub slots_back: u64,
+    /// Of the channel's barrier words, from a workspace: u64 `[writer]`.
+    pub barriers: u64,
+    /// The channel's state.
+    pub state: DevicePtr,
+    /// Counts the blocks of a put that have stored: u32.
+    pub arrivals: DevicePtr,
+    /// The channel's fault in this rank's control page in host memory: a word, then the mask.
+    pub fault: DevicePtr,
+    /// The word that says that there is one.
+    pub any_fault: DevicePtr,
+    /// The mask of ranks that are gone.
+    pub lost: DevicePtr,
+    /// The u32 that ends the wait once it is not 0; null for none.
+    pub cancel: DevicePtr,
+    /// The bound of the wait, from its first miss.
+    pub deadline_ns: u64,
+    /// This rank.
+    pub rank: u32,
+    /// Ranks of the group.
+    pub world: u32,
+    /// The channel.
+    pub channel: u32,
+    /// The other rank of a put or wait.
+    pub peer: u32,
+    /// Zeros.
+    pub reserved: [u32; 2],
+}
+
+/// The argument struct of a put of data with its signal.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(16))]
+pub(crate) struct SymmemPut {
+    pub signal: SymmemSignal,
+    pub source: DevicePtr,
+    pub target: DevicePtr,
+    pub bytes: u64,
+    pub reserved: u64,
+}
+
+// What symmem_sync.cuh and signals.cu assert of the same structs.
+const _: () = {
+    assert!(size_of::<SymmemLane>() == 224 && align_of::<SymmemLane>() == 16);
+    assert!(offset_of!(SymmemLane, table) == 72);
+    assert!(offset_of!(SymmemLane, headers) == 104);
+    assert!(offset_of!(SymmemLane, signature) == 144);
+    assert!(offset_of!(SymmemLane, deadline_ns) == 168);
+    assert!(offset_of!(SymmemLane, rank) == 176);
+    assert!(offset_of!(SymmemLane, cancel) == 204);
+    assert!(size_of::<SymmemSignal>() == 176 && align_of::<SymmemSignal>() == 16);
+    assert!(offset_of!(SymmemSignal, table) == 64);
+    assert!(offset_of!(SymmemSignal, deadline_ns) == 144);
+    assert!(offset_of!(SymmemSignal, rank) == 152);
+    assert!(size_of::<SymmemPut>() == 208 && offset_of!(SymmemPut, source) == 176);
+};
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed set-up fails the test")]
+    use super::*;
+    use crate::gpu::layout::BlockRecord;
+    use crate::gpu::{SIGNALS, SYMMEM_SYNC_CUH};
+    use crate::layout::ChannelWords;
+
+    /// Where the fields of a C struct lie, and its size: of `u32` and `u64` fields, one-dimensional
+    /// arrays, and structs of those that were read before.
+    fn fields(text: &str, name: &str) -> (Vec<(String, usize)>, usize) {
+        let head = format!("struct alignas(16) {name} {{");
+        let body = text.split_once(&head).unwrap_or_else(|| panic!("no struct {name}")).1;
+        let body = body.split_once("};").unwrap().0;
+        let code: String = body.lines().map(|line| line.split("//").next().unwrap()).collect();
+        let (mut found, mut at) = (Vec::new(), 0usize);
+        for field in code.split(';').map(str::trim).filter(|field| !field.is_empty()) {
+            let (kind, names) = field.split_once(' ').unwrap();
+            let (size, align) = match kind {
+                "u32" => (4, 4),
+                "u64" => (8, 8),
+                other => (fields(text, other).1, 16),
+            };
+            for name in names.split(',').map(str::trim) {
+                let (name, count) = match name.split_once('[') {
+                    Some((name, count)) => (name, count.trim_end_matches(']').parse().unwrap()),
+                    None => (name, 1),
+                };
+                at = at.next_multiple_of(align);
+                found.push((name.to_owned(), at));
+                at += size * count;
+            }
+        }
+        (found, at.next_multiple_of(16))
+    }
+
+    /// What is not named in C counts as padding.
+    fn check(text: &str, name: &str, ours: &[(&str, usize)], size: usize) {
+        let (theirs, found) = fields(text, name);
+        assert_eq!(found, size, "size of {name}");
+        for (field, at) in ours {
+            let place = theirs.iter().find(|(name, _)| name == field);
+            assert_eq!(place.map(|(_, at)| *at), Some(*at), "{name}.{field}");
+        }
+        let known =
+            |field: &str| field == "reserved" || ours.iter().any(|(ours, _)| *ours == field);
+        let unknown: Vec<_> = theirs.iter().filter(|(field, _)| !known(field)).collect();
+        assert!(unknown.is_empty(), "{name} has {unknown:?}");
+    }
+
+    macro_rules! offsets {
+        ($t:ty: $($field:ident $(as $theirs:literal)?),+ $(,)?) => {
+            [$((offsets!(@ $field $($theirs)?), offset_of!($t, $field))),+]
+        };
+        (@ $field:ident $theirs:literal) => { $theirs };
+        (@ $field:ident) => { stringify!($field) };
+    }
+
+    #[test]
+    fn kernels_have_the_same_structs() {
+        let (sync, signals) = (SYMMEM_SYNC_CUH.1, SIGNALS.file.1);
+        let lane = offsets!(SymmemLane: own, peers, table, workspace_back, host, hosts, headers, flags,
+            packets, staging, staging_unit, signature, issue, runs, deadline_ns, rank, world,
+            max_blocks, packet_count, lane as "index", operation, checked, cancel);
+        check(sync, "Lane", &lane, size_of::<SymmemLane>());
+        let record = offsets!(BlockRecord: epoch, settled, entry);
+        check(sync, "EpochRecord", &record, size_of::<BlockRecord>());
+        let signal = offsets!(SymmemSignal: peers, table, own, slots_back, barriers, state, arrivals,
+            fault, any_fault, lost, cancel, deadline_ns, rank, world, channel, peer);
+        check(signals, "Signal", &signal, size_of::<SymmemSignal>());
+        let put = offsets!(SymmemPut: signal, source, target, bytes);
+        check(signals, "Put", &put, size_of::<SymmemPut>());
+        let channel = offsets!(ChannelWords: generation, epoch, state);
+        check(signals, "Channel", &channel, size_of::<ChannelWords>());
+    }
+}

@@ -1,0 +1,44 @@
+//! The kernels of signals and barriers, as sources and loaded.
+
+use symmem_hal::kernels::{KernelSource, SYMMEM_CUH, Unit};
+use symmem_hal::{Device, Function, LoadError};
+
+use super::args::{SymmemPut, SymmemSignal};
+
+/// The public header of lane operations: name and text.
+pub const SYMMEM_SYNC_CUH: (&str, &str) =
+    ("symmem_sync.cuh", include_str!("../../kernels/symmem_sync.cuh"));
+
+/// The kernels of this crate.
+pub static SIGNALS: KernelSource = KernelSource {
+    name: "symmem-sync",
+    file: ("signals.cu", include_str!("../../kernels/signals.cu")),
+    headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH],
+};
+
+/// The kernels, loaded on one device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Functions {
+    pub barrier: Function,
+    pub put: Function,
+    pub await_empty: Function,
+    pub put_with_signal: Function,
+    pub wait: Function,
+    pub reset: Function,
+}
+
+impl Functions {
+    pub(super) fn load(device: &Device) -> Result<Self, LoadError> {
+        let module = device.compile(&Unit { source: &SIGNALS, defines: &[] })?;
+        let signal = |name| module.device_function(name, size_of::<SymmemSignal>());
+        let put = |name| module.device_function(name, size_of::<SymmemPut>());
+        Ok(Functions {
+            barrier: signal("symmem_barrier")?,
+            put: signal("symmem_put_signal")?,
+            await_empty: signal("symmem_await_empty")?,
+            put_with_signal: put("symmem_put_with_signal")?,
+            wait: signal("symmem_wait_signal")?,
+            reset: signal("symmem_reset_channel")?,
+        })
+    }
+}
