@@ -5,8 +5,10 @@
 //
 // A kernel of one operation, on any number of blocks:
 //
+//   if (!begin(lane)) return;               // every thread
 //   Step step;
 //   if (!enter(lane, step)) return;         // every thread, before any store that a peer sees
+//   ok = await_clear(lane, step);           // every thread that stores
 //   headers.publish(...), headers.compare(...)   // by one warp: this block's, and the peers'
 //   ... put / poll packets, or store payload, raise and await flags ...
 //   exit(lane, step, ok, used);             // every thread, after the last read of peers' words
@@ -210,8 +212,9 @@ struct Look {
   u32 ended;  // why, or 0
 };
 
-// Looks at everything but the data, for a wait for a word of `writer`.
-__device__ __attribute__((noinline)) inline Look look(const Lane& lane, Gate gate, u32 writer) {
+// Looks at everything but the data, for a wait for a word of `writer`. Inlined, since what is live in
+// a kernel would have to be kept somewhere around a call.
+SYMMEM_FN Look look(const Lane& lane, Gate gate, u32 writer) {
   u64 now = clock_ns();
   if (gate.since == 0) gate.since = now;
   u32 found = 0;
@@ -249,7 +252,7 @@ SYMMEM_FN bool await_of(const Lane& lane, u32 epoch, Gate& gate, Writer writer, 
     u32 missing = writer();
     Look found = look(lane, gate, missing);
     gate = found.gate;
-    if (found.ended != 0) {
+    if (SYMMEM_UNLIKELY(found.ended != 0)) {
       give_up(lane, epoch, found.ended, missing);
       return false;
     }
@@ -294,35 +297,44 @@ __device__ __attribute__((noinline)) inline void enter_closed(const Lane& lane) 
   if (thread_index() == 0) store_relaxed(pointer<u32>(lane.host + CONTROL_STALE), 1u);
 }
 
-// The entry in checked mode: sets the busy bit of every record this block owns.
-__device__ __attribute__((noinline)) inline bool enter_checked(const Lane& lane, u32 epoch) {
-  bool busy = false;
-  for (u32 b = block_index() + thread_index() * grid_size(); b < lane.max_blocks; b += block_size() * grid_size()) {
-    u32 found = fetch_or(&epoch_record(lane, b)->epoch, EPOCH_BUSY);
-    busy |= found != epoch;
-  }
+// In checked mode: sets the busy bit of every record that this block owns. False where an operation
+// was under way.
+__device__ __attribute__((noinline)) inline bool claim(const Lane& lane) {
+  EpochRecord* record = epoch_record(lane, block_index());
+  u32 epoch = load_relaxed(&record->epoch);
+  // Of a closed lane `enter` tells.
+  bool open = load_relaxed(&record->entry) == ENTRY_OPEN, busy = false;
+  block_sync();
+  if (!open) return true;
+  for (u32 b = block_index() + thread_index() * grid_size(); b < lane.max_blocks; b += block_size() * grid_size())
+    busy |= fetch_or(&epoch_record(lane, b)->epoch, EPOCH_BUSY) != epoch;
   busy = block_any(busy);
   if (busy && thread_index() == 0) give_up(lane, epoch & ~EPOCH_BUSY, REASON_LANE_BUSY, lane.rank);
   return !busy;
+}
+
+// Before anything else: waits for the kernel before, and in checked mode for nobody: false where an
+// operation is under way on the lane. Every thread of the block calls it.
+SYMMEM_FN bool begin(const Lane& lane) {
+  wait_for_previous_kernel();
+  return SYMMEM_LIKELY(lane.checked == 0) || claim(lane);
 }
 
 // Every thread of the block calls it, before it stores anything that a peer sees. False where no
 // operation may begin.
 SYMMEM_FN bool enter(const Lane& lane, Step& step) {
   Pair p = load_pair(epoch_record(lane, block_index()));
-  u32 epoch = (u32)p.a;
-  if ((u32)p.b != ENTRY_OPEN) {
+  if (SYMMEM_UNLIKELY((u32)p.b != ENTRY_OPEN)) {
     enter_closed(lane);
     return false;
   }
-  if (lane.checked && !enter_checked(lane, epoch)) return false;
+  u32 epoch = (u32)p.a & ~EPOCH_BUSY;
   step = Step{epoch, epoch & 1, (u64)epoch << 32, (u32)(p.a >> 32)};
   return true;
 }
 
-// Waits until this rank may store into words of `reader`: until that has come to the epoch before.
-SYMMEM_FN bool await_clear(const Lane& lane, const Step& step, Gate& gate, u32 reader) {
-  if (step.settled) return true;
+// Waits until `reader` has come to the epoch before: then this rank may store into its words.
+SYMMEM_FN bool await_reader(const Lane& lane, const Step& step, Gate& gate, u32 reader) {
   u32 before = previous_epoch(step.epoch);
   u64* last = pointer<u64>(header_at(lane, lane.own, before & 1, reader, 0)) + 3;
   // It may have come further: then the word is of this epoch's successor.
@@ -330,6 +342,20 @@ SYMMEM_FN bool await_clear(const Lane& lane, const Step& step, Gate& gate, u32 r
     u32 found = load_acquire(last) >> 32;
     return found == before || found == next_epoch(step.epoch);
   });
+}
+
+SYMMEM_FN bool await_readers(const Lane& lane, const Step& step) {
+  Gate gate;
+#pragma unroll 1
+  for (u32 r = 0; r < lane.world; r++)
+    if (r != lane.rank && !await_reader(lane, step, gate, r)) return false;
+  return true;
+}
+
+// Waits until this rank may store into all peers' words: at once, but after operations in which it
+// consumed nothing of some.
+SYMMEM_FN bool await_clear(const Lane& lane, const Step& step) {
+  return SYMMEM_LIKELY(step.settled) || await_readers(lane, step);
 }
 
 // Two headers differ: reports both, once all of the other is there.
@@ -347,47 +373,49 @@ __device__ __attribute__((noinline)) inline void mismatch(const Lane& lane, Step
   give_up(lane, step.epoch, Report{REASON_CALL_MISMATCH, writer + 1, {lane.signature, issue}, {word(s), word(i)}});
 }
 
-// What this block's header says after the signature.
-SYMMEM_FN u64 issue_word(const Lane& lane) {
-  return lane.runs == 0 ? lane.issue : REPLAY | (load_relaxed(pointer<u64>(lane.runs) + block_index()) + 1);
+// What this block's header says after the signature. Of a node in a graph it counts the run, if `count`.
+SYMMEM_FN u64 issue_word(const Lane& lane, bool count) {
+  if (lane.runs == 0) return lane.issue;
+  u64* runs = pointer<u64>(lane.runs) + block_index();
+  u64 run = load_relaxed(runs) + 1;
+  if (count) store_relaxed(runs, run);
+  return REPLAY | run;
 }
 
 // A block's header, to every peer and of every peer, by the 32 threads of one warp: two for each peer,
 // of which one has the signature and one the issue.
 struct Headers {
   u64 issue;
+  Pair mine;
+  u32 t;  // of the warp
   Gate gate;
 
-  // Publishes this block's to all peers; false if it may not store into one's words.
-  SYMMEM_FN bool publish(const Lane& lane, const Step& step, u32 t) {
-    issue = issue_word(lane);
+  // After this rank may store into all peers' words.
+  SYMMEM_FN void publish(const Lane& lane, const Step& step, u32 thread) {
+    t = thread;
+    issue = issue_word(lane, t == 0);
     u64 value = t % 2 ? issue : lane.signature;
-    for (u32 r = t / 2; r < lane.world; r += 16) {
-      if (r == lane.rank) continue;
-      if (!await_clear(lane, step, gate, r)) return false;
-      u64 at = header_at(lane, lane_of(lane, r), step.parity, lane.rank, block_index()) + t % 2 * 16;
-      store_pair(pointer<void>(at), Pair{step.tag | (value & 0xffffffff), step.tag | value >> 32});
-    }
-    return true;
+    mine = Pair{step.tag | (value & 0xffffffff), step.tag | value >> 32};
+    for (u32 r = t / 2; r < lane.world; r += 16)
+      if (r != lane.rank)
+        store_pair(pointer<void>(header_at(lane, lane_of(lane, r), step.parity, lane.rank, block_index()) + t % 2 * 16), mine);
   }
 
-  // Waits for those of all peers; false if one differs or did not come.
-  SYMMEM_FN bool compare(const Lane& lane, const Step& step, u32 t) {
-    u64 value = t % 2 ? issue : lane.signature;
-    Pair mine = {step.tag | (value & 0xffffffff), step.tag | value >> 32};
+  // Waits for those of all peers, and until `also(r)` for each; false if one differs or did not come.
+  template <class Also> SYMMEM_FN bool compare(const Lane& lane, const Step& step, Also also) {
     for (u32 r = t / 2; r < lane.world; r += 16) {
       if (r == lane.rank) continue;
       const void* at = pointer<void>(header_at(lane, lane.own, step.parity, r, block_index()) + t % 2 * 16);
       Pair found = {};
       auto ready = [&] {
         found = load_pair(at);
-        return found.a >> 32 == step.epoch && found.b >> 32 == step.epoch;
+        bool here = also(r);
+        return here && found.a >> 32 == step.epoch && found.b >> 32 == step.epoch;
       };
       if (!await(lane, step.epoch, gate, r, ready)) return false;
-      if (found.a != mine.a || found.b != mine.b) {
-        mismatch(lane, step, r, issue);
-        return false;
-      }
+      if (SYMMEM_LIKELY(found.a == mine.a && found.b == mine.b)) continue;
+      mismatch(lane, step, r, issue);
+      return false;
     }
     return true;
   }
@@ -399,13 +427,13 @@ SYMMEM_FN void raise(const Lane& lane, const Step& step, u32 reader, u32 count) 
   store_relaxed(flag_at(lane, lane_of(lane, reader), step.parity, lane.rank, block_index()), step.tag | count);
 }
 
-// Waits until the block of equal index of `writer` has raised `count`.
+// Whether the block of equal index of `writer` has raised `count`; acquires what it stored before.
+SYMMEM_FN bool poll_flag(const Lane& lane, const Step& step, u32 writer, u32 count) {
+  u64 found = load_acquire(flag_at(lane, lane.own, step.parity, writer, block_index()));
+  return found >> 32 == step.epoch && (u32)found >= count;
+}
 SYMMEM_FN bool await_flag(const Lane& lane, const Step& step, Gate& gate, u32 writer, u32 count) {
-  u64* at = flag_at(lane, lane.own, step.parity, writer, block_index());
-  return await(lane, step.epoch, gate, writer, [&] {
-    u64 found = load_acquire(at);
-    return found >> 32 == step.epoch && (u32)found >= count;
-  });
+  return await(lane, step.epoch, gate, writer, [&] { return poll_flag(lane, step, writer, count); });
 }
 
 // What an operation leaves in this rank's words of its parity.
@@ -440,12 +468,9 @@ __device__ __attribute__((noinline)) inline void scrub(const Lane& lane, Step st
 // Ends the operation on this block. Every thread calls it, after its last read of what peers wrote,
 // and says whether all went well for it. False if the block failed: its lane is dead then.
 SYMMEM_FN bool exit(const Lane& lane, const Step& step, bool ok, const Used& used) {
+  allow_next_kernel();
   if (block_any(!ok)) return false;
-  if (scrub_due(step.epoch)) scrub(lane, step, used);
-  if (lane.runs != 0 && thread_index() == 0) {
-    u64* run = pointer<u64>(lane.runs) + block_index();
-    store_relaxed(run, load_relaxed(run) + 1);
-  }
+  if (SYMMEM_UNLIKELY(scrub_due(step.epoch))) scrub(lane, step, used);
   u64 next = next_epoch(step.epoch) | (u64)(used.writers == ALL) << 32;
   for (u32 b = block_index() + thread_index() * grid_size(); b < lane.max_blocks; b += block_size() * grid_size())
     store_relaxed(reinterpret_cast<u64*>(epoch_record(lane, b)), next);

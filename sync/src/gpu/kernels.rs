@@ -1,6 +1,6 @@
 //! The kernels of signals and barriers, as sources and loaded.
 
-use symmem_hal::kernels::{KernelSource, SYMMEM_CUH, Unit};
+use symmem_hal::kernels::{KernelSource, KernelUnits, SYMMEM_CUH, Unit};
 use symmem_hal::{Device, Function, LoadError};
 
 use super::args::{SymmemPut, SymmemSignal};
@@ -14,6 +14,13 @@ pub static SIGNALS: KernelSource = KernelSource {
     name: "symmem-sync",
     file: ("signals.cu", include_str!("../../kernels/signals.cu")),
     headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH],
+};
+
+/// What can be compiled of this crate.
+pub static UNITS: KernelUnits = KernelUnits {
+    name: "sync",
+    headers: &[SYMMEM_SYNC_CUH],
+    each: |visit| visit(&Unit { source: &SIGNALS, defines: &[] }),
 };
 
 /// The kernels, loaded on one device.
