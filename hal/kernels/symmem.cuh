@@ -1,0 +1,272 @@
+// symmem.cuh: what kernels on symmetric memory are made of.
+//
+// Public. CUDA C++17 that also compiles as HIP; includes nothing, so that it compiles with NVRTC,
+// nvcc, hipRTC and clang alike.
+//
+// Does: name threads and blocks, load and store words with a memory order at system scope, move
+// 16-byte vectors and packets, read the clock.
+// Does not: know what a rank or an epoch is (symmem_sync.cuh), or how types are reduced.
+//
+// Memory that a peer may write is touched by the functions below only: plain loads may be cached
+// for the length of a kernel, and a compiler may move them.
+//
+// Sources: PTX ISA, "Memory Consistency Model", "ld", "st", "fence"; LLVM "AMDGPU memory model".
+
+#ifndef SYMMEM_CUH
+#define SYMMEM_CUH
+
+#if defined(__HIP__) || defined(__HIPCC__)
+#define SYMMEM_HIP 1
+#endif
+
+#ifdef SYMMEM_HIP
+#ifndef __device__
+#define __device__ __attribute__((device))
+#endif
+#ifndef __global__
+#define __global__ __attribute__((global))
+#endif
+#ifndef __shared__
+#define __shared__ __attribute__((shared))
+#endif
+#ifndef __launch_bounds__
+#define __launch_bounds__(...) __attribute__((amdgpu_flat_work_group_size(1, SYMMEM_FIRST(__VA_ARGS__, 0))))
+#define SYMMEM_FIRST(first, ...) first
+#endif
+#define SYMMEM_ARGS
+#else
+#define SYMMEM_ARGS __grid_constant__
+#endif
+
+#define SYMMEM_LIKELY(x) __builtin_expect(!!(x), 1)
+#define SYMMEM_UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+#define SYMMEM_FN __device__ __attribute__((always_inline)) inline
+
+namespace symmem {
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using i8 = signed char;
+using i16 = short;
+using i32 = int;
+using i64 = long long;
+
+static_assert(sizeof(u32) == 4 && sizeof(u64) == 8 && sizeof(void*) == 8, "an LP64 device");
+
+// ---------------------------------------------------------------------------------- threads
+
+#ifdef SYMMEM_HIP
+SYMMEM_FN u32 thread_index() { return __builtin_amdgcn_workitem_id_x(); }
+SYMMEM_FN u32 block_index() { return __builtin_amdgcn_workgroup_id_x(); }
+// From the dispatch packet and the implicit arguments of code object version 5.
+SYMMEM_FN u32 block_size() {
+  return ((const __attribute__((address_space(4))) u16*)__builtin_amdgcn_implicitarg_ptr())[6];
+}
+SYMMEM_FN u32 grid_size() {
+  return ((const __attribute__((address_space(4))) u32*)__builtin_amdgcn_implicitarg_ptr())[0];
+}
+SYMMEM_FN void block_sync() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+#else
+SYMMEM_FN u32 thread_index() { return threadIdx.x; }
+SYMMEM_FN u32 block_index() { return blockIdx.x; }
+SYMMEM_FN u32 block_size() { return blockDim.x; }
+SYMMEM_FN u32 grid_size() { return gridDim.x; }
+SYMMEM_FN void block_sync() { __syncthreads(); }
+#endif
+
+// Programmatic dependent launch: waits until the kernel before this one in the stream has ended and
+// its stores are visible. Nothing where the kernel was not launched so.
+SYMMEM_FN void wait_for_previous_kernel() {
+#if !defined(SYMMEM_HIP) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next kernel of the stream be set up. It still waits for this one's end.
+SYMMEM_FN void allow_next_kernel() {
+#if !defined(SYMMEM_HIP) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Nanoseconds since some moment, the same for all blocks of a device.
+SYMMEM_FN u64 clock_ns() {
+#ifdef SYMMEM_HIP
+  // The constant-speed counter runs at 100 MHz on gfx90a and gfx942.
+  return __builtin_readsteadycounter() * 10;
+#else
+  u64 now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+#endif
+}
+
+// ---------------------------------------------------------------- words, at system scope
+
+#ifdef SYMMEM_HIP
+
+template <class T> SYMMEM_FN T load_relaxed(const T* at) {
+  return __hip_atomic_load(at, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+template <class T> SYMMEM_FN T load_acquire(const T* at) {
+  return __hip_atomic_load(at, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+template <class T> SYMMEM_FN void store_relaxed(T* at, T value) {
+  __hip_atomic_store(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+template <class T> SYMMEM_FN void store_release(T* at, T value) {
+  __hip_atomic_store(at, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+// Replaces `expected`; returns what was found.
+SYMMEM_FN u32 compare_exchange(u32* at, u32 expected, u32 value) {
+  __hip_atomic_compare_exchange_strong(at, &expected, value, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE,
+                                       __HIP_MEMORY_SCOPE_SYSTEM);
+  return expected;
+}
+// Sets bits; returns what was there. For words of this device alone.
+SYMMEM_FN u32 fetch_or(u32* at, u32 bits) {
+  return __hip_atomic_fetch_or(at, bits, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
+}
+SYMMEM_FN void fence_system() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, ""); }
+
+#else
+
+SYMMEM_FN u32 load_relaxed(const u32* at) {
+  u32 value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+  return value;
+}
+SYMMEM_FN u64 load_relaxed(const u64* at) {
+  u64 value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+  return value;
+}
+SYMMEM_FN u32 load_acquire(const u32* at) {
+  u32 value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+  return value;
+}
+SYMMEM_FN u64 load_acquire(const u64* at) {
+  u64 value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+  return value;
+}
+SYMMEM_FN void store_relaxed(u32* at, u32 value) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+SYMMEM_FN void store_relaxed(u64* at, u64 value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+}
+SYMMEM_FN void store_release(u32* at, u32 value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+SYMMEM_FN void store_release(u64* at, u64 value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+}
+// Replaces `expected`; returns what was found.
+SYMMEM_FN u32 compare_exchange(u32* at, u32 expected, u32 value) {
+  u32 found;
+  asm volatile("atom.acq_rel.sys.global.cas.b32 %0, [%1], %2, %3;"
+               : "=r"(found) : "l"(at), "r"(expected), "r"(value) : "memory");
+  return found;
+}
+// Sets bits; returns what was there. For words of this device alone.
+SYMMEM_FN u32 fetch_or(u32* at, u32 bits) {
+  u32 found;
+  asm volatile("atom.acq_rel.gpu.global.or.b32 %0, [%1], %2;" : "=r"(found) : "l"(at), "r"(bits) : "memory");
+  return found;
+}
+SYMMEM_FN void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
+#endif
+
+// ------------------------------------------------------------------------ packets, vectors
+
+// 16 bytes, as words.
+struct alignas(16) Vector {
+  u32 w[4];
+};
+
+// Two words that arrive whole, each by itself; a packet's reader checks both.
+struct Pair {
+  u64 a, b;
+};
+
+#ifdef SYMMEM_HIP
+
+SYMMEM_FN void store_pair(void* at, Pair p) {
+  store_relaxed(static_cast<u64*>(at), p.a);
+  store_relaxed(static_cast<u64*>(at) + 1, p.b);
+}
+SYMMEM_FN Pair load_pair(const void* at) {
+  return {load_relaxed(static_cast<const u64*>(at)), load_relaxed(static_cast<const u64*>(at) + 1)};
+}
+// Payload that was acquired, or that only this rank writes.
+SYMMEM_FN Vector load_vector(const void* at) { return *static_cast<const Vector*>(at); }
+SYMMEM_FN void store_vector(void* at, Vector v) { *static_cast<Vector*>(at) = v; }
+// The same, for what is not read again soon.
+SYMMEM_FN Vector load_once(const void* at) {
+  Vector v;
+  for (int i = 0; i < 4; i++) v.w[i] = __builtin_nontemporal_load(static_cast<const u32*>(at) + i);
+  return v;
+}
+
+#else
+
+SYMMEM_FN void store_pair(void* at, Pair p) {
+  asm volatile("st.relaxed.sys.global.v2.b64 [%0], {%1, %2};" ::"l"(at), "l"(p.a), "l"(p.b) : "memory");
+}
+SYMMEM_FN Pair load_pair(const void* at) {
+  Pair p;
+  asm volatile("ld.relaxed.sys.global.v2.b64 {%0, %1}, [%2];" : "=l"(p.a), "=l"(p.b) : "l"(at) : "memory");
+  return p;
+}
+// Payload that was acquired, or that only this rank writes.
+SYMMEM_FN Vector load_vector(const void* at) {
+  Vector v;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(at) : "memory");
+  return v;
+}
+SYMMEM_FN void store_vector(void* at, Vector v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+               ::"l"(at), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]) : "memory");
+}
+// The same, for what is not read again soon.
+SYMMEM_FN Vector load_once(const void* at) {
+  Vector v;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(at) : "memory");
+  return v;
+}
+
+#endif
+
+SYMMEM_FN bool is_aligned(const void* at, u64 bytes) { return (reinterpret_cast<u64>(at) & (bytes - 1)) == 0; }
+
+// `count` elements of U, count * sizeof(U) <= 16, at an address aligned to U; the rest is zero.
+template <class U> SYMMEM_FN Vector load_elements(const void* at, u32 count) {
+  Vector v = {};
+  U* parts = reinterpret_cast<U*>(&v);
+#pragma unroll
+  for (u32 i = 0; i < 16 / sizeof(U); i++)
+    if (i < count) parts[i] = static_cast<const volatile U*>(at)[i];
+  return v;
+}
+template <class U> SYMMEM_FN void store_elements(void* at, Vector v, u32 count) {
+  const U* parts = reinterpret_cast<const U*>(&v);
+#pragma unroll
+  for (u32 i = 0; i < 16 / sizeof(U); i++)
+    if (i < count) static_cast<volatile U*>(at)[i] = parts[i];
+}
+
+}  // namespace symmem
+
+#endif  // SYMMEM_CUH

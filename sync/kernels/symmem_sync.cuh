@@ -1,0 +1,481 @@
+// symmem_sync.cuh: lanes, in kernels.
+//
+// Public. The steps and their names are those of the crate's module `protocol`, which the models
+// prove; here they run on words that lie in each reader's memory.
+//
+// A kernel of one operation, on any number of blocks:
+//
+//   if (!begin(lane)) return;               // every thread
+//   Step step;
+//   if (!enter(lane, step)) return;         // every thread, before any store that a peer sees
+//   ok = await_clear(lane, step);           // every thread that stores
+//   headers.publish(...), headers.compare(...)   // by one warp: this block's, and the peers'
+//   ... put / poll packets, or store payload, raise and await flags ...
+//   exit(lane, step, ok, used);             // every thread, after the last read of peers' words
+//
+// A wait polls its data, and every 1024 misses looks at the clock and this rank's control page, every
+// 16th of those at the page in host memory. It gives up by recording why in every rank's pages; the
+// kernel then ends, and the lane is dead. Nothing traps.
+
+#ifndef SYMMEM_SYNC_CUH
+#define SYMMEM_SYNC_CUH
+
+#include "symmem.cuh"
+
+namespace symmem {
+
+// ------------------------------------------------------------------------------- arguments
+
+// One lane of a group as one rank's kernel is given it. Addresses are this rank's.
+struct alignas(16) Lane {
+  u64 own;             // where this rank's lane begins
+  u64 peers[8];        // by rank: where its lane begins; of at most 8 ranks
+  u64 table;           // array of the same, of any number of ranks
+  u64 workspace_back;  // from a lane's beginning back to that of its workspace: the control page
+  u64 host;            // this rank's control page in host memory
+  u64 hosts;           // array: by rank, its control page in host memory
+  u64 headers;         // offsets from a lane's beginning
+  u64 flags;
+  u64 packets;
+  u64 staging;
+  u64 staging_unit;    // bytes of staging for each (parity, writer)
+  u64 signature;       // what every rank's call must equal
+  u64 issue;           // operations issued on the lane, this one included; not for one in a graph
+  u64 runs;            // array: by block, runs of this node of a graph; 0 for none
+  u64 deadline_ns;     // bound on a wait, from its first look
+  u32 rank, world;
+  u32 max_blocks;      // epoch records, the bound on every grid
+  u32 packet_count;    // packet slots for each (parity, writer)
+  u32 index;           // of the lane
+  u32 operation;       // its code
+  u32 checked;         // whether entry sets a busy bit
+  u32 reserved[3];
+};
+
+// The epoch as one block keeps it; at the beginning of a lane, one for each of max_blocks.
+struct alignas(16) EpochRecord {
+  u32 epoch;    // bit 31: an operation is under way (checked mode)
+  u32 settled;  // whether the last operation had received a word from every peer
+  u32 entry;    // ENTRY_OPEN or why no operation may begin
+  u32 reserved;
+};
+
+constexpr u32 EPOCH_MIN = 2, EPOCH_MAX = 0x7fffffff, EPOCH_BUSY = 1u << 31;
+constexpr u32 ENTRY_OPEN = 0, ENTRY_FAILED = 1, ENTRY_RETIRED = 2;
+
+constexpr u32 REASON_TIMED_OUT = 1, REASON_PEER_LOST = 2, REASON_CALL_MISMATCH = 3, REASON_LANE_BUSY = 4,
+              REASON_STALE_GRAPH = 5, REASON_CANCELLED = 6, REASON_PEER_LEFT = 8;
+
+constexpr u64 REPLAY = 1ull << 63;
+
+// Offsets in a control page, in device and in host memory alike.
+constexpr u64 CONTROL_CLAIM = 0, CONTROL_ABORT = 4, CONTROL_STALE = 8, CONTROL_CANCEL = 16, CONTROL_LOST = 256;
+
+SYMMEM_FN u64 control_masks(u32 world) { return (world + 63) / 64; }
+SYMMEM_FN u64 control_left(u32 world) { return CONTROL_LOST + 8 * control_masks(world); }
+SYMMEM_FN u64 control_record(u32 world) { return CONTROL_LOST + (16 * control_masks(world) + 127) / 128 * 128; }
+
+// ------------------------------------------------------------------------------- addresses
+
+template <class T> SYMMEM_FN T* pointer(u64 address) { return reinterpret_cast<T*>(address); }
+
+// Where rank `r`'s lane begins. W is the number of ranks where that is known, else 0.
+template <u32 W = 0> SYMMEM_FN u64 lane_of(const Lane& lane, u32 r) {
+  if constexpr (W != 0 && W <= 8) return lane.peers[r];
+  return lane.world <= 8 ? lane.peers[r] : pointer<const u64>(lane.table)[r];
+}
+SYMMEM_FN EpochRecord* epoch_record(const Lane& lane, u32 block) {
+  return pointer<EpochRecord>(lane.own) + block;
+}
+// The header that `block` of `writer` shows to the rank whose lane begins at `base`: two pairs.
+SYMMEM_FN u64 header_at(const Lane& lane, u64 base, u32 parity, u32 writer, u32 block) {
+  return base + lane.headers + ((u64)(parity * lane.world + writer) * lane.max_blocks + block) * 32;
+}
+SYMMEM_FN u64* flag_at(const Lane& lane, u64 base, u32 parity, u32 writer, u32 block) {
+  return pointer<u64>(base + lane.flags) + ((u64)(parity * lane.world + writer) * lane.max_blocks + block);
+}
+// The first packet slot of `writer`.
+SYMMEM_FN u64 packets_at(const Lane& lane, u64 base, u32 parity, u32 writer) {
+  return base + lane.packets + (u64)(parity * lane.world + writer) * lane.packet_count * 16;
+}
+SYMMEM_FN u64 staging_at(const Lane& lane, u64 base, u32 parity, u32 writer) {
+  return base + lane.staging + (u64)(parity * lane.world + writer) * lane.staging_unit;
+}
+
+// -------------------------------------------------------------------------------- failing
+
+// Why a wait ends without its data where the group has failed already: else one of REASON_*.
+constexpr u32 ABORTED = ~0u;
+
+// A bit for each peer whose block 0 has not come to `epoch`, and `writer`'s.
+SYMMEM_FN u64 missing_mask(const Lane& lane, u32 epoch, u32 writer, u32 word) {
+  u64 mask = 0, own = lane.own;
+  for (u32 r = word * 64; r < lane.world && r < word * 64 + 64; r++) {
+    u64 last = load_relaxed(pointer<u64>(header_at(lane, own, epoch & 1, r, 0)) + 3);
+    if (r != lane.rank && (r == writer || last >> 32 != epoch)) mask |= 1ull << (r % 64);
+  }
+  return mask;
+}
+
+struct Difference {
+  u64 mine[2], theirs[2];  // signature, issue
+};
+
+// What is reported. The headers are those of a mismatch: signature and issue of each.
+struct Report {
+  u32 reason, culprit;  // culprit: 1 + the rank that it is about
+  u64 mine[2], theirs[2];
+};
+
+// Writes a record and releases the page's abort word.
+__device__ __attribute__((noinline)) inline void publish_record(const Lane& lane, u64 page, u32 epoch, const Report& report) {
+  u64* words = pointer<u64>(page + control_record(lane.world));
+  u32 reporter = lane.rank + 1;
+  u64 fixed[7] = {report.reason | (u64)lane.index << 32,
+                  reporter | (u64)report.culprit << 32,
+                  lane.operation | (u64)epoch << 32,
+                  report.mine[0],
+                  report.mine[1],
+                  report.theirs[0],
+                  report.theirs[1]};
+  for (int i = 0; i < 7; i++) store_relaxed(words + i, fixed[i]);
+  for (u32 i = 0; i < control_masks(lane.world); i++)
+    store_relaxed(words + 7 + i, report.reason == REASON_TIMED_OUT ? missing_mask(lane, epoch, report.culprit - 1, i) : 0);
+  store_release(pointer<u32>(page + CONTROL_ABORT), 1u);
+}
+
+// Lets no operation begin on this rank's lane.
+SYMMEM_FN void close_lane(const Lane& lane, u32 why) {
+  for (u32 b = 0; b < lane.max_blocks; b++) {
+    u32* entry = &epoch_record(lane, b)->entry;
+    if (load_relaxed(entry) == ENTRY_OPEN) store_relaxed(entry, why);
+  }
+}
+
+// How long a rank that lost the race to report waits for the record of the winner, before it settles
+// for its own; twice as long where it cannot.
+constexpr u64 ADOPTION_NS = 2000000000;
+
+// Reports a failure of the group, unless another was first: then waits, for a bounded time, until this
+// rank's host can read that. The lane is closed afterwards. Any number of threads may come.
+__device__ __attribute__((noinline)) inline void give_up(const Lane& lane, u32 epoch, const Report& report) {
+  u64 own = lane.own - lane.workspace_back, arbiter = lane_of(lane, 0) - lane.workspace_back;
+  u32 me = lane.rank + 1;
+  if (load_acquire(pointer<u32>(own + CONTROL_ABORT)) == 0) {
+    u32 claimant = compare_exchange(pointer<u32>(arbiter + CONTROL_CLAIM), 0u, me);
+    if (claimant == 0) {
+      for (u32 r = 0; r < lane.world; r++) {
+        u64 page = lane_of(lane, r) - lane.workspace_back;
+        // The arbiter's is claimed; another that is belongs to a rank that settled for its own record.
+        if (r != 0 && compare_exchange(pointer<u32>(page + CONTROL_CLAIM), 0u, me) != 0) continue;
+        publish_record(lane, pointer<const u64>(lane.hosts)[r], epoch, report);
+        publish_record(lane, page, epoch, report);
+      }
+    } else if (claimant == me) {
+      // Another thread of this rank reports; its kernel does not end before it has.
+      return close_lane(lane, ENTRY_FAILED);
+    }
+  }
+  // Another rank reports, or has: its record comes to this rank's host page before its end.
+  u64 since = clock_ns();
+  while (load_acquire(pointer<u32>(lane.host + CONTROL_ABORT)) == 0) {
+    u64 waited = clock_ns() - since;
+    if (waited < ADOPTION_NS) continue;
+    // It ended between its claim and its record: this rank settles for its own.
+    if (compare_exchange(pointer<u32>(own + CONTROL_CLAIM), 0u, me) == 0) {
+      publish_record(lane, lane.host, epoch, report);
+      publish_record(lane, own, epoch, report);
+    } else if (waited > 2 * ADOPTION_NS) {
+      break;
+    }
+  }
+  close_lane(lane, ENTRY_FAILED);
+}
+
+// Of what is about one rank's words.
+__device__ __attribute__((noinline)) inline void give_up(const Lane& lane, u32 epoch, u32 reason, u32 rank) {
+  give_up(lane, epoch, Report{reason, rank + 1, {}, {}});
+}
+
+// ------------------------------------------------------------------------------- waiting
+
+// Decides, look by look, whether a wait goes on. Data first: a cause ends the wait only if two looks
+// find it, with a poll between them that missed.
+struct Gate {
+  u64 since = 0;
+  u32 looks = 0, seen = 0;
+};
+
+struct Look {
+  Gate gate;
+  u32 ended;  // why, or 0
+};
+
+// Looks at everything but the data, for a wait for a word of `writer`. Inlined, since what is live in
+// a kernel would have to be kept somewhere around a call.
+SYMMEM_FN Look look(const Lane& lane, Gate gate, u32 writer) {
+  u64 now = clock_ns();
+  if (gate.since == 0) gate.since = now;
+  u32 found = 0;
+  if (load_acquire(pointer<u32>(lane.own - lane.workspace_back + CONTROL_ABORT)) != 0) {
+    found = ABORTED;
+  } else if (gate.looks % 16 == 0 || gate.seen != 0) {
+    u64 bit = 1ull << (writer % 64), word = 8ull * (writer / 64);
+    if (load_acquire(pointer<u32>(lane.host + CONTROL_ABORT)) != 0) {
+      found = ABORTED;
+    } else if (load_acquire(pointer<u64>(lane.host + CONTROL_LOST + word)) & bit) {
+      u64 left = load_relaxed(pointer<u64>(lane.host + control_left(lane.world) + word));
+      found = left & bit ? REASON_PEER_LEFT : REASON_PEER_LOST;
+    } else if (load_acquire(pointer<u32>(lane.host + CONTROL_CANCEL)) != 0) {
+      found = REASON_CANCELLED;
+    }
+  }
+  if (found == 0 && now - gate.since > lane.deadline_ns) found = REASON_TIMED_OUT;
+  u32 ended = found == gate.seen ? found : 0;
+  return Look{Gate{gate.since, gate.looks + 1, found}, ended};
+}
+
+// Polls until `ready()`; false if the wait for a word of rank `writer()` ended without it, which is then
+// on record.
+template <class Writer, class Ready>
+SYMMEM_FN bool await_of(const Lane& lane, u32 epoch, Gate& gate, Writer writer, Ready ready) {
+#ifdef SYMMEM_UNBOUNDED  // for measuring what the bounds cost
+  while (!ready()) {
+  }
+  return true;
+#else
+  for (;;) {
+#pragma unroll 1
+    for (u32 i = 0; i < 1024; i++)
+      if (ready()) return true;
+    u32 missing = writer();
+    Look found = look(lane, gate, missing);
+    gate = found.gate;
+    if (SYMMEM_UNLIKELY(found.ended != 0)) {
+      give_up(lane, epoch, found.ended, missing);
+      return false;
+    }
+  }
+#endif
+}
+template <class Ready> SYMMEM_FN bool await(const Lane& lane, u32 epoch, Gate& gate, u32 writer, Ready ready) {
+  return await_of(lane, epoch, gate, [&] { return writer; }, ready);
+}
+
+// ----------------------------------------------------------------------------- operations
+
+// One operation under way, as every thread of a block knows it.
+struct Step {
+  u32 epoch;
+  u32 parity;
+  u64 tag;       // the epoch in the upper half of a word
+  u32 settled;   // whether this rank may store into any peer's words at once
+};
+
+SYMMEM_FN u32 next_epoch(u32 epoch) { return epoch == EPOCH_MAX ? EPOCH_MIN : epoch + 1; }
+SYMMEM_FN u32 previous_epoch(u32 epoch) { return epoch == EPOCH_MIN ? EPOCH_MAX : epoch - 1; }
+SYMMEM_FN bool scrub_due(u32 epoch) { return (epoch & ~1u) == 2 || (epoch & ~1u) == 0x40000000; }
+
+// Whether any thread of the block says so. Every thread calls it.
+SYMMEM_FN bool block_any(bool mine) {
+#ifdef SYMMEM_HIP
+  __shared__ u32 any;
+  block_sync();
+  if (thread_index() == 0) any = 0;
+  block_sync();
+  if (mine) any = 1;
+  block_sync();
+  return any != 0;
+#else
+  return __syncthreads_or(mine);
+#endif
+}
+
+// The entry of a closed lane: a graph that outlived it.
+__device__ __attribute__((noinline)) inline void enter_closed(const Lane& lane) {
+  if (thread_index() == 0) store_relaxed(pointer<u32>(lane.host + CONTROL_STALE), 1u);
+}
+
+// In checked mode: sets the busy bit of every record that this block owns. False where an operation
+// was under way.
+__device__ __attribute__((noinline)) inline bool claim(const Lane& lane) {
+  EpochRecord* record = epoch_record(lane, block_index());
+  u32 epoch = load_relaxed(&record->epoch);
+  // Of a closed lane `enter` tells.
+  bool open = load_relaxed(&record->entry) == ENTRY_OPEN, busy = false;
+  block_sync();
+  if (!open) return true;
+  for (u32 b = block_index() + thread_index() * grid_size(); b < lane.max_blocks; b += block_size() * grid_size())
+    busy |= fetch_or(&epoch_record(lane, b)->epoch, EPOCH_BUSY) != epoch;
+  busy = block_any(busy);
+  if (busy && thread_index() == 0) give_up(lane, epoch & ~EPOCH_BUSY, REASON_LANE_BUSY, lane.rank);
+  return !busy;
+}
+
+// Before anything else: waits for the kernel before, and in checked mode for nobody: false where an
+// operation is under way on the lane. Every thread of the block calls it.
+SYMMEM_FN bool begin(const Lane& lane) {
+  wait_for_previous_kernel();
+  return SYMMEM_LIKELY(lane.checked == 0) || claim(lane);
+}
+
+// Every thread of the block calls it, before it stores anything that a peer sees. False where no
+// operation may begin.
+SYMMEM_FN bool enter(const Lane& lane, Step& step) {
+  Pair p = load_pair(epoch_record(lane, block_index()));
+  if (SYMMEM_UNLIKELY((u32)p.b != ENTRY_OPEN)) {
+    enter_closed(lane);
+    return false;
+  }
+  u32 epoch = (u32)p.a & ~EPOCH_BUSY;
+  step = Step{epoch, epoch & 1, (u64)epoch << 32, (u32)(p.a >> 32)};
+  return true;
+}
+
+// Waits until `reader` has come to the epoch before: then this rank may store into its words.
+SYMMEM_FN bool await_reader(const Lane& lane, const Step& step, Gate& gate, u32 reader) {
+  u32 before = previous_epoch(step.epoch);
+  u64* last = pointer<u64>(header_at(lane, lane.own, before & 1, reader, 0)) + 3;
+  // It may have come further: then the word is of this epoch's successor.
+  return await(lane, step.epoch, gate, reader, [&] {
+    u32 found = load_acquire(last) >> 32;
+    return found == before || found == next_epoch(step.epoch);
+  });
+}
+
+SYMMEM_FN bool await_readers(const Lane& lane, const Step& step) {
+  Gate gate;
+#pragma unroll 1
+  for (u32 r = 0; r < lane.world; r++)
+    if (r != lane.rank && !await_reader(lane, step, gate, r)) return false;
+  return true;
+}
+
+// Waits until this rank may store into all peers' words: at once, but after operations in which it
+// consumed nothing of some.
+SYMMEM_FN bool await_clear(const Lane& lane, const Step& step) {
+  return SYMMEM_LIKELY(step.settled) || await_readers(lane, step);
+}
+
+// Two headers differ: reports both, once all of the other is there.
+__device__ __attribute__((noinline)) inline void mismatch(const Lane& lane, Step step, u32 writer, u64 issue) {
+  u64 at = header_at(lane, lane.own, step.parity, writer, block_index());
+  Gate gate;
+  Pair s = {}, i = {};
+  auto whole = [&] {
+    s = load_pair(pointer<u64>(at));
+    i = load_pair(pointer<u64>(at) + 2);
+    return s.a >> 32 == step.epoch && s.b >> 32 == step.epoch && i.a >> 32 == step.epoch && i.b >> 32 == step.epoch;
+  };
+  if (!await(lane, step.epoch, gate, writer, whole)) return;
+  auto word = [](Pair p) { return (p.a & 0xffffffff) | p.b << 32; };
+  give_up(lane, step.epoch, Report{REASON_CALL_MISMATCH, writer + 1, {lane.signature, issue}, {word(s), word(i)}});
+}
+
+// What this block's header says after the signature. Of a node in a graph it counts the run, if `count`.
+SYMMEM_FN u64 issue_word(const Lane& lane, bool count) {
+  if (lane.runs == 0) return lane.issue;
+  u64* runs = pointer<u64>(lane.runs) + block_index();
+  u64 run = load_relaxed(runs) + 1;
+  if (count) store_relaxed(runs, run);
+  return REPLAY | run;
+}
+
+// A block's header, to every peer and of every peer, by the 32 threads of one warp: two for each peer,
+// of which one has the signature and one the issue.
+struct Headers {
+  u64 issue;
+  Pair mine;
+  u32 t;  // of the warp
+  Gate gate;
+
+  // After this rank may store into all peers' words.
+  SYMMEM_FN void publish(const Lane& lane, const Step& step, u32 thread) {
+    t = thread;
+    issue = issue_word(lane, t == 0);
+    u64 value = t % 2 ? issue : lane.signature;
+    mine = Pair{step.tag | (value & 0xffffffff), step.tag | value >> 32};
+    for (u32 r = t / 2; r < lane.world; r += 16)
+      if (r != lane.rank)
+        store_pair(pointer<void>(header_at(lane, lane_of(lane, r), step.parity, lane.rank, block_index()) + t % 2 * 16), mine);
+  }
+
+  // Waits for those of all peers, and until `also(r)` for each; false if one differs or did not come.
+  template <class Also> SYMMEM_FN bool compare(const Lane& lane, const Step& step, Also also) {
+    for (u32 r = t / 2; r < lane.world; r += 16) {
+      if (r == lane.rank) continue;
+      const void* at = pointer<void>(header_at(lane, lane.own, step.parity, r, block_index()) + t % 2 * 16);
+      Pair found = {};
+      auto ready = [&] {
+        found = load_pair(at);
+        bool here = also(r);
+        return here && found.a >> 32 == step.epoch && found.b >> 32 == step.epoch;
+      };
+      if (!await(lane, step.epoch, gate, r, ready)) return false;
+      if (SYMMEM_LIKELY(found.a == mine.a && found.b == mine.b)) continue;
+      mismatch(lane, step, r, issue);
+      return false;
+    }
+    return true;
+  }
+};
+
+// Tells a peer that all stores up to `count` of this block are made. The caller has fenced them at
+// system scope.
+SYMMEM_FN void raise(const Lane& lane, const Step& step, u32 reader, u32 count) {
+  store_relaxed(flag_at(lane, lane_of(lane, reader), step.parity, lane.rank, block_index()), step.tag | count);
+}
+
+// Whether the block of equal index of `writer` has raised `count`; acquires what it stored before.
+SYMMEM_FN bool poll_flag(const Lane& lane, const Step& step, u32 writer, u32 count) {
+  u64 found = load_acquire(flag_at(lane, lane.own, step.parity, writer, block_index()));
+  return found >> 32 == step.epoch && (u32)found >= count;
+}
+SYMMEM_FN bool await_flag(const Lane& lane, const Step& step, Gate& gate, u32 writer, u32 count) {
+  return await(lane, step.epoch, gate, writer, [&] { return poll_flag(lane, step, writer, count); });
+}
+
+// What an operation leaves in this rank's words of its parity.
+struct Used {
+  u32 writers;  // ALL, NONE, or the one rank whose words this one has awaited
+  u32 packets;  // slots of each, from the first on
+  bool flags;   // whether they raised flags
+};
+constexpr u32 ALL = ~0u, NONE = ~1u;
+
+// Zeroes the block's share of what earlier epochs left in this parity's words: of all words that no
+// peer writes in this epoch, since other blocks may still wait for those.
+__device__ __attribute__((noinline)) inline void scrub(const Lane& lane, Step step, Used used) {
+  u64 own = lane.own, threads = (u64)block_size() * grid_size();
+  u64 me = (u64)block_index() * block_size() + thread_index();
+  for (u32 w = 0; w < lane.world; w++) {
+    bool writes = used.writers == ALL || used.writers == w;
+    u64* packet = pointer<u64>(packets_at(lane, own, step.parity, w));
+    for (u64 i = (writes ? 2ull * used.packets : 0) + me; i < 2ull * lane.packet_count; i += threads)
+      store_relaxed(packet + i, 0ull);
+    u64* flag = flag_at(lane, own, step.parity, w, 0);
+    for (u64 b = (writes && used.flags ? grid_size() : 0) + me; b < lane.max_blocks; b += threads)
+      store_relaxed(flag + b, 0ull);
+    // Block 0 of every rank publishes a header in every operation.
+    u64* header = pointer<u64>(header_at(lane, own, step.parity, w, 0));
+    for (u64 i = 4ull * (writes ? grid_size() : 1) + me; i < 4ull * lane.max_blocks; i += threads)
+      store_relaxed(header + i, 0ull);
+  }
+  fence_system();
+}
+
+// Ends the operation on this block. Every thread calls it, after its last read of what peers wrote,
+// and says whether all went well for it. False if the block failed: its lane is dead then.
+SYMMEM_FN bool exit(const Lane& lane, const Step& step, bool ok, const Used& used) {
+  allow_next_kernel();
+  if (block_any(!ok)) return false;
+  if (SYMMEM_UNLIKELY(scrub_due(step.epoch))) scrub(lane, step, used);
+  u64 next = next_epoch(step.epoch) | (u64)(used.writers == ALL) << 32;
+  for (u32 b = block_index() + thread_index() * grid_size(); b < lane.max_blocks; b += block_size() * grid_size())
+    store_relaxed(reinterpret_cast<u64*>(epoch_record(lane, b)), next);
+  return true;
+}
+
+}  // namespace symmem
+
+#endif  // SYMMEM_SYNC_CUH
