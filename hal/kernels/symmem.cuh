@@ -38,6 +38,9 @@
 #define SYMMEM_ARGS __grid_constant__
 #endif
 
+#define SYMMEM_LIKELY(x) __builtin_expect(!!(x), 1)
+#define SYMMEM_UNLIKELY(x) __builtin_expect(!!(x), 0)
+
 #define SYMMEM_FN __device__ __attribute__((always_inline)) inline
 
 namespace symmem {

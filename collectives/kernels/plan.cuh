@@ -1,0 +1,142 @@
+// plan.cuh: the argument block of every kernel of this crate, and how payload is reached.
+
+#ifndef SYMMEM_PLAN_CUH
+#define SYMMEM_PLAN_CUH
+
+#include "symmem_sync.cuh"
+
+namespace symmem {
+
+// How the parts lie in a buffer: one rank's begins `step` after that of the rank before, and its runs
+// begin `stride` after each other.
+struct Pitch {
+  u64 step, stride;
+};
+
+// Everything that an executor needs; it validates and chooses nothing. Lengths are in bytes.
+struct alignas(16) Plan {
+  Lane lane;
+  u64 input, output;  // addresses
+  u64 source;         // what is copied over the input first; 0 for nothing
+  u64 bytes;          // a part: rows of `row` bytes
+  u64 row;
+  Pitch in, out;
+  u64 peers;          // array: by rank, where its output begins here; 0 where results are staged
+  u64 slice;          // of a part, that one rank reduces: in a two-shot; else the part
+  u64 chunk;          // of a slice, that a block moves at a time: a multiple of 16
+  u32 rounds;         // chunks of block 0
+  u32 last;           // blocks that have as many; the others have one less
+  u32 slots;          // chunks of staging that a block has for each writer, in a ring
+  u32 ahead;          // how many chunks are under way before the first is awaited
+  u32 root;
+  u32 receives;       // whether this rank gets a result
+  u32 group_completion;
+  u32 plain;          // whether inputs and outputs, peers' included, are whole vectors at addresses of theirs
+  u64 blocks, block_count;  // array of blocks, of an operation that is given any
+};
+
+// Runs of equal length, `stride` apart; the bytes of all runs, one after the other, are its logical
+// range.
+struct Runs {
+  u64 base, row, stride;
+  u32 width;  // bytes of the widest access that all addresses allow, at most 16
+
+  SYMMEM_FN u64 at(u64 logical) const {
+    return stride == row ? base + logical : base + logical / row * stride + logical % row;
+  }
+};
+
+SYMMEM_FN Runs runs_of(u64 base, u64 row, u64 stride) {
+  u64 bits = stride == row ? base : base | row | stride;
+  u32 width = bits & 15 ? (u32)(bits & (~bits + 1)) & 15 : 16;
+  return Runs{base, row, stride, width};
+}
+SYMMEM_FN Runs input_part(const Plan& p, u32 r) { return runs_of(p.input + p.in.step * r, p.row, p.in.stride); }
+SYMMEM_FN Runs output_part(const Plan& p, u64 output, u32 r) {
+  return runs_of(output + p.out.step * r, p.row, p.out.stride);
+}
+
+// Bytes of a logical range that begins at a multiple of 16, at most 16, by accesses of `U`.
+template <class U> SYMMEM_FN Vector load_parts(const Runs& runs, u64 logical, u32 bytes) {
+  Vector v = {};
+#pragma unroll
+  for (u32 i = 0; i < 16 / sizeof(U); i++) {
+    if (i * sizeof(U) >= bytes) continue;
+    u64 part = *pointer<const volatile U>(runs.at(logical + i * sizeof(U)));
+    if constexpr (sizeof(U) == 8) {
+      v.w[2 * i] = (u32)part;
+      v.w[2 * i + 1] = (u32)(part >> 32);
+    } else {
+      v.w[i * sizeof(U) / 4] |= (u32)part << (8 * (i * sizeof(U) % 4));
+    }
+  }
+  return v;
+}
+template <class U> SYMMEM_FN void store_parts(const Runs& runs, u64 logical, u32 bytes, const Vector& v) {
+#pragma unroll
+  for (u32 i = 0; i < 16 / sizeof(U); i++) {
+    if (i * sizeof(U) >= bytes) continue;
+    u64 part;
+    if constexpr (sizeof(U) == 8) part = v.w[2 * i] | (u64)v.w[2 * i + 1] << 32;
+    else part = v.w[i * sizeof(U) / 4] >> (8 * (i * sizeof(U) % 4));
+    *pointer<volatile U>(runs.at(logical + i * sizeof(U))) = (U)part;
+  }
+}
+
+// The vector that begins at a multiple of 16 of a logical range of `end` bytes, zeros after its end:
+// wherever it lies, however long it is.
+__device__ __attribute__((noinline)) inline Vector load_any(Runs runs, u64 logical, u64 end) {
+  u32 bytes = end - logical < 16 ? (u32)(end - logical) : 16;
+  u32 width = bytes < 16 ? runs.width | bytes : runs.width;
+  if (width % 16 == 0) return load_vector(pointer<void>(runs.at(logical)));
+  if (width % 8 == 0) return load_parts<u64>(runs, logical, bytes);
+  if (width % 4 == 0) return load_parts<u32>(runs, logical, bytes);
+  if (width % 2 == 0) return load_parts<u16>(runs, logical, bytes);
+  return load_parts<u8>(runs, logical, bytes);
+}
+__device__ __attribute__((noinline)) inline void store_any(Runs runs, u64 logical, u64 end, Vector v) {
+  u32 bytes = end - logical < 16 ? (u32)(end - logical) : 16;
+  u32 width = bytes < 16 ? runs.width | bytes : runs.width;
+  if (width % 16 == 0) return store_vector(pointer<void>(runs.at(logical)), v);
+  if (width % 8 == 0) return store_parts<u64>(runs, logical, bytes, v);
+  if (width % 4 == 0) return store_parts<u32>(runs, logical, bytes, v);
+  if (width % 2 == 0) return store_parts<u16>(runs, logical, bytes, v);
+  store_parts<u8>(runs, logical, bytes, v);
+}
+
+// Packets of 8 bytes each carry the vectors of a range. The two of a vector are a warp apart, so that a
+// warp's stores follow each other.
+SYMMEM_FN u64 packet_of(u64 vector) { return vector / 32 * 64 + vector % 32; }
+
+SYMMEM_FN void put(u64 slot, u64 tag, const Vector& v) {
+  store_pair(pointer<void>(slot), Pair{tag | v.w[0], tag | v.w[1]});
+  store_pair(pointer<void>(slot + 512), Pair{tag | v.w[2], tag | v.w[3]});
+}
+SYMMEM_FN bool poll(u64 slot, u32 epoch, Vector& v) {
+  Pair low = load_pair(pointer<void>(slot)), high = load_pair(pointer<void>(slot + 512));
+  v = Vector{{(u32)low.a, (u32)low.b, (u32)high.a, (u32)high.b}};
+  u32 differs = (u32)(low.a >> 32) ^ epoch | (u32)(low.b >> 32) ^ epoch | (u32)(high.a >> 32) ^ epoch | (u32)(high.b >> 32) ^ epoch;
+  return differs == 0;
+}
+
+// The last warp of a block publishes headers, awaits flags and raises them; the others move payload.
+SYMMEM_FN u32 workers() { return block_size() - 32; }
+SYMMEM_FN bool is_worker() { return thread_index() < workers(); }
+SYMMEM_FN u32 sync_thread() { return thread_index() - workers(); }
+
+// The flags of one block's rounds, by its sync warp: each thread serves ranks of its own.
+SYMMEM_FN bool await_flags(const Lane& lane, const Step& step, Gate& gate, u32 count) {
+  for (u32 r = sync_thread(); r < lane.world; r += 32)
+    if (r != lane.rank && !await_flag(lane, step, gate, r, count)) return false;
+  return true;
+}
+SYMMEM_FN void raise_flags(const Lane& lane, const Step& step, u32 count) {
+  if (sync_thread() >= lane.world) return;
+  fence_system();
+  for (u32 r = sync_thread(); r < lane.world; r += 32)
+    if (r != lane.rank) raise(lane, step, r, count);
+}
+
+}  // namespace symmem
+
+#endif  // SYMMEM_PLAN_CUH

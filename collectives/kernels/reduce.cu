@@ -1,0 +1,350 @@
+// Operations that reduce data: all-reduce, reduce, reduce-scatter. One element type and operator for
+// each compilation (SYMMEM_DTYPE, SYMMEM_OP).
+//
+// Ranks are folded in the order 0, 1, 2 ... whatever the algorithm. A part is what one rank gets
+// reduced; where all get the same, the step of the input is 0. Kernels end in the number of ranks that
+// they are for, 0 for any.
+
+#include "numerics.cuh"
+#include "plan.cuh"
+
+namespace symmem {
+
+using Reduction = Fold<SYMMEM_DTYPE, SYMMEM_OP>;
+
+// Vectors of each rank that a thread has in flight.
+__device__ constexpr u32 unroll(u32 world) { return world == 2 ? 4 : world == 4 ? 4 : 2; }
+
+// The peers of this rank, beginning with the next one, so that not all store to one at a time.
+template <u32 W, class Act> SYMMEM_FN void for_peers(const Lane& lane, Act act) {
+  if constexpr (W != 0) {
+#pragma unroll
+    for (u32 k = 1; k < W; k++) act((lane.rank + k) % W);
+  } else {
+#pragma unroll 1
+    for (u32 k = 1; k < lane.world; k++) act(lane.rank + k < lane.world ? lane.rank + k : lane.rank + k - lane.world);
+  }
+}
+
+// ---------------------------------------------------------------------------------- packets
+
+// Vector `v` of all ranks, folded: this rank's own and what the others sent. False if a wait ended
+// without it.
+template <u32 W>
+SYMMEM_FN bool fold_packets(const Lane& lane, const Step& step, Gate& gate, u64 v, const Vector& own, Vector& result) {
+  const u64 slots = packets_at(lane, lane.own, step.parity, 0) + packet_of(v) * 16;
+  const u64 per_writer = (u64)lane.packet_count * 16;
+  Reduction fold;
+  if constexpr (W != 0) {
+    // All at once: one round of loads where everything is there.
+    Vector all[W];
+    u32 missing = 0;
+    auto ready = [&] {
+      missing = W;
+#pragma unroll
+      for (u32 r = 0; r < W; r++)
+        if (r != lane.rank && !poll(slots + r * per_writer, step.epoch, all[r])) missing = r;
+      return missing == W;
+    };
+    if (!await_of(lane, step.epoch, gate, [&] { return missing; }, ready)) return false;
+#pragma unroll
+    for (u32 r = 0; r < W; r++) {
+      Vector theirs = r == lane.rank ? own : all[r];
+      if (r == 0) fold.first(theirs);
+      else fold.next(theirs);
+    }
+  } else {
+#pragma unroll 1
+    for (u32 r = 0; r < lane.world; r++) {
+      Vector theirs = own;
+      auto ready = [&] { return poll(slots + r * per_writer, step.epoch, theirs); };
+      if (r != lane.rank && !await(lane, step.epoch, gate, r, ready)) return false;
+      if (r == 0) fold.first(theirs);
+      else fold.next(theirs);
+    }
+  }
+  result = fold.result(lane.world);
+  return true;
+}
+
+// The vectors from `first` on that a thread moves in packets one by one: of any length, at any address.
+__device__ __attribute__((noinline)) inline void put_narrow(const Plan& p, Step step, u64 first, u64 stride) {
+  const Lane& lane = p.lane;
+  for_peers<0>(lane, [&](u32 r) {
+    u64 slots = packets_at(lane, lane_of(lane, r), step.parity, lane.rank);
+    Runs from = input_part(p, p.in.step ? r : 0);
+    for (u64 v = first; v * 16 < p.bytes; v += stride) put(slots + packet_of(v) * 16, step.tag, load_any(from, v * 16, p.bytes));
+  });
+}
+__device__ __attribute__((noinline)) inline bool take_narrow(const Plan& p, Step step, u64 first, u64 stride) {
+  const Lane& lane = p.lane;
+  Runs own = input_part(p, p.in.step ? lane.rank : 0), out = output_part(p, p.output, 0);
+  Gate gate;
+  for (u64 v = first; v * 16 < p.bytes; v += stride) {
+    Vector result;
+    if (!fold_packets<0>(lane, step, gate, v, load_any(own, v * 16, p.bytes), result)) return false;
+    if (p.receives) store_any(out, v * 16, p.bytes, result);
+  }
+  return true;
+}
+
+// Every rank's data travels in packets; nobody waits for anything else. For a known number of ranks,
+// whole vectors at addresses of theirs only.
+template <u32 W> SYMMEM_FN void reduce_packets(const Plan& p) {
+  const Lane& lane = p.lane;
+  const u64 whole = W || p.plain ? p.bytes / 16 : 0, stride = (u64)grid_size() * workers();
+  const u64 first = (u64)block_index() * workers() + thread_index();
+  const u64 own = p.input + p.in.step * lane.rank;
+  if (!begin(lane)) return;
+  // Under way before the epoch is known.
+  Vector ahead = {};
+  if (is_worker() && first < whole) ahead = load_vector(pointer<void>(own + first * 16));
+  Step step;
+  if (!enter(lane, step)) return;
+  bool ok = await_clear(lane, step);
+  if (is_worker() && ok) {
+    for_peers<W>(lane, [&](u32 r) {
+      const u64 slots = packets_at(lane, lane_of<W>(lane, r), step.parity, lane.rank);
+      const u64 from = p.input + p.in.step * r;
+      if (first < whole) put(slots + packet_of(first) * 16, step.tag, p.in.step == 0 ? ahead : load_vector(pointer<void>(from + first * 16)));
+      for (u64 v = first + stride; v < whole; v += stride)
+        put(slots + packet_of(v) * 16, step.tag, load_vector(pointer<void>(from + v * 16)));
+    });
+    if (W == 0 && whole * 16 < p.bytes) put_narrow(p, step, whole + first, stride);
+    Gate gate;
+    for (u64 v = first; ok && v < whole; v += stride) {
+      if (v != first) ahead = load_vector(pointer<void>(own + v * 16));
+      Vector result;
+      ok = fold_packets<W>(lane, step, gate, v, ahead, result);
+      if (ok && p.receives) store_vector(pointer<void>(p.output + v * 16), result);
+    }
+    if (W == 0 && ok && whole * 16 < p.bytes) ok = take_narrow(p, step, whole + first, stride);
+  } else if (ok) {
+    Headers headers;
+    headers.publish(lane, step, sync_thread());
+    ok = headers.compare(lane, step, [](u32) { return true; });
+  }
+  exit(lane, step, ok, Used{ALL, (u32)((p.bytes + 511) / 512 * 64), false});
+}
+
+// ------------------------------------------------------------------------------------ chunks
+
+// The bytes `start..start + length` of a part.
+struct Chunk {
+  u64 start, length;
+};
+
+// Chunk `c` of this block, of the bytes `start..stop`: that of index block + c * grid.
+SYMMEM_FN Chunk chunk_of(const Plan& p, u32 c, u64 start, u64 stop) {
+  u64 at = start + (block_index() + (u64)c * grid_size()) * p.chunk;
+  u64 left = at < stop ? stop - at : 0;
+  return Chunk{at, left < p.chunk ? left : p.chunk};
+}
+
+// A place in the ring of chunks that a block has for each writer.
+struct Ring {
+  u64 at, first, end;
+
+  SYMMEM_FN Ring(const Plan& p) {
+    at = first = (u64)block_index() * p.slots * p.chunk;
+    end = first + p.slots * p.chunk;
+  }
+  SYMMEM_FN void advance(const Plan& p) {
+    at += p.chunk;
+    if (at == end) at = first;
+  }
+};
+
+__device__ __attribute__((noinline)) inline void push_narrow(const Plan& p, u64 part, Chunk chunk, u64 to, u32 first) {
+  Runs from = runs_of(part, p.row, p.in.stride);
+  for (u64 v = first + thread_index(); v * 16 < chunk.length; v += workers())
+    store_vector(pointer<void>(to + v * 16), load_any(from, chunk.start + v * 16, p.bytes));
+}
+
+// `U` vectors, `n` apart.
+template <u32 U> SYMMEM_FN void load_vectors(u64 from, u32 n, Vector (&v)[U]) {
+#pragma unroll
+  for (u32 k = 0; k < U; k++) v[k] = load_vector(pointer<void>(from + k * n * 16ull));
+}
+template <u32 U> SYMMEM_FN void store_vectors(u64 to, u32 n, const Vector (&v)[U]) {
+#pragma unroll
+  for (u32 k = 0; k < U; k++) store_vector(pointer<void>(to + k * n * 16ull), v[k]);
+}
+
+// Copies a chunk of a part of this rank's input into a peer's staging. `early` says that its first
+// vectors have been loaded.
+template <u32 W> SYMMEM_FN void push(const Plan& p, u64 part, const Chunk& chunk, u64 to, bool has_early, const Vector (&early)[unroll(W)]) {
+  constexpr u32 U = unroll(W);
+  const u32 n = workers(), count = W || p.plain ? (u32)(chunk.length / 16) : 0;
+  const u64 from = part + chunk.start;
+  u32 at = thread_index();
+  if (W != 0 && has_early && U * n <= count) {
+    store_vectors<U>(to + at * 16ull, n, early);
+    at += U * n;
+  }
+  for (; at + (U - 1) * n < count; at += U * n) {
+    Vector v[U];
+    load_vectors<U>(from + at * 16ull, n, v);
+    store_vectors<U>(to + at * 16ull, n, v);
+  }
+#pragma unroll 1
+  for (; at < count; at += n) store_vector(pointer<void>(to + at * 16ull), load_vector(pointer<void>(from + at * 16ull)));
+  if (W == 0 && count * 16ull < chunk.length) push_narrow(p, part, chunk, to, count);
+}
+
+// Where results go: to this rank's output, and to all others' where it is told where those are.
+template <bool ALL_OUTPUTS, u32 W> SYMMEM_FN void store_result(const Plan& p, u64 logical, const Vector& v) {
+  if constexpr (ALL_OUTPUTS)
+    for_peers<W>(p.lane, [&](u32 r) { store_vector(pointer<void>(pointer<const u64>(p.peers)[r] + logical), v); });
+  store_vector(pointer<void>(p.output + logical), v);
+}
+
+template <bool ALL_OUTPUTS>
+__device__ __attribute__((noinline)) inline void fold_narrow(const Plan& p, u64 part, Chunk chunk, u64 slot, u32 first) {
+  Runs own = runs_of(part, p.row, p.in.stride), out = output_part(p, p.output, 0);
+  for (u64 v = first + thread_index(); v * 16 < chunk.length; v += workers()) {
+    u64 at = chunk.start + v * 16;
+    Reduction fold;
+#pragma unroll 1
+    for (u32 r = 0; r < p.lane.world; r++) {
+      Vector theirs = r == p.lane.rank ? load_any(own, at, p.bytes) : load_once(pointer<void>(slot + r * p.lane.staging_unit + v * 16));
+      if (r == 0) fold.first(theirs);
+      else fold.next(theirs);
+    }
+    Vector result = fold.result(p.lane.world);
+    if (ALL_OUTPUTS)
+      for_peers<0>(p.lane, [&](u32 r) { store_any(output_part(p, pointer<const u64>(p.peers)[r], 0), at, p.bytes, result); });
+    store_any(out, at, p.bytes, result);
+  }
+}
+
+// Folds `U` vectors of all ranks, `n` apart, and stores the results.
+template <u32 W, u32 U, bool ALL_OUTPUTS>
+SYMMEM_FN void fold_vectors(const Plan& p, u64 own, u64 slot, u64 logical, u32 n) {
+  Vector v[W][U];
+#pragma unroll
+  for (u32 r = 0; r < W; r++) {
+    const u64 from = r == p.lane.rank ? own : slot + r * p.lane.staging_unit;
+#pragma unroll
+    for (u32 k = 0; k < U; k++) v[r][k] = load_once(pointer<void>(from + k * n * 16ull));
+  }
+#pragma unroll
+  for (u32 k = 0; k < U; k++) {
+    Reduction fold;
+    fold.first(v[0][k]);
+#pragma unroll
+    for (u32 r = 1; r < W; r++) fold.next(v[r][k]);
+    store_result<ALL_OUTPUTS, W>(p, logical + k * n * 16ull, fold.result(W));
+  }
+}
+
+// Folds a chunk of all ranks, of which `slot` is where rank 0's would be staged.
+template <u32 W, bool ALL_OUTPUTS> SYMMEM_FN void fold_chunk(const Plan& p, u64 part, const Chunk& chunk, u64 slot) {
+  u32 count = 0;
+  if constexpr (W != 0) {
+    constexpr u32 U = unroll(W);
+    const u32 n = workers();
+    count = (u32)(chunk.length / 16);
+    u32 at = thread_index();
+    for (; at + (U - 1) * n < count; at += U * n)
+      fold_vectors<W, U, ALL_OUTPUTS>(p, part + chunk.start + at * 16ull, slot + at * 16ull, chunk.start + at * 16ull, n);
+#pragma unroll 1
+    for (; at < count; at += n)
+      fold_vectors<W, 1, ALL_OUTPUTS>(p, part + chunk.start + at * 16ull, slot + at * 16ull, chunk.start + at * 16ull, n);
+  }
+  if (W == 0) fold_narrow<ALL_OUTPUTS>(p, part, chunk, slot, count);
+}
+
+// Every rank pushes its input into the staging of every other (or each part into that of the rank that
+// gets it), chunk by chunk, and folds what it got.
+//
+// Round j of a block pushes its chunk j and folds its chunk j - ahead. A raised flag j + 1 says that
+// the round is over: its chunk is there, and the chunk it folded has been read. A ring of 2 * ahead + 2
+// slots is therefore never written before it was read.
+//
+// In a two-shot every rank does so with a slice, and stores its results into all ranks' outputs, which
+// are symmetric memory. In place, a chunk of a peer's output is replaced only after that peer's flag has
+// said that it was pushed; and none is before that peer is known to be in the same call.
+template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
+  const Lane& lane = p.lane;
+  if (!begin(lane)) return;
+  const u32 count = p.rounds - (block_index() >= p.last), rounds = count + p.ahead;
+  // Slices are multiples of 128 bytes; the last ones may be short, or empty.
+  auto chunk = [&](u32 r, u32 c) {
+    if constexpr (!TWO_SHOT) return chunk_of(p, c, 0, p.bytes);
+    u64 stop = p.slice * (r + 1);
+    return chunk_of(p, c, p.slice * r, stop < p.bytes ? stop : p.bytes);
+  };
+  // The first of the next rank's chunk, under way before the epoch is known.
+  constexpr u32 U = unroll(W);
+  const u32 next = lane.rank + 1 < lane.world ? lane.rank + 1 : 0;
+  Vector early[U] = {};
+  if constexpr (W != 0) {
+    const Chunk c = chunk(next, 0);
+    if (is_worker() && c.length >= U * workers() * 16ull)
+      load_vectors<U>(p.input + p.in.step * next + c.start + thread_index() * 16ull, workers(), early);
+  }
+  Step step;
+  if (!enter(lane, step)) return;
+  bool ok = await_clear(lane, step);
+  Headers headers;
+  if (!is_worker() && ok) headers.publish(lane, step, sync_thread());
+  Gate gate;
+  Ring pushed(p), folded(p);
+  for (u32 j = 0; j < rounds; j++) {
+    if (is_worker() && ok && j < count) {
+      for_peers<W>(lane, [&](u32 r) {
+        u64 to = staging_at(lane, lane_of<W>(lane, r), step.parity, lane.rank) + pushed.at;
+        push<W>(p, p.input + p.in.step * r, chunk(r, j), to, j == 0 && r == next, early);
+      });
+      pushed.advance(p);
+    }
+    if (j >= p.ahead) {
+      u32 c = j - p.ahead;
+      if (!is_worker() && ok) {
+        if (c == 0) ok = headers.compare(lane, step, [&](u32 r) { return poll_flag(lane, step, r, 1); });
+        else ok = await_flags(lane, step, gate, c + 1);
+      }
+      if (block_any(!ok)) {
+        ok = false;
+        break;
+      }
+      if (is_worker() && p.receives) {
+        u64 from = staging_at(lane, lane.own, step.parity, 0) + folded.at;
+        fold_chunk<W, TWO_SHOT>(p, p.input + p.in.step * lane.rank, chunk(lane.rank, c), from);
+        folded.advance(p);
+      }
+    }
+    // In a one-shot, what is raised after the last chunk was pushed tells nobody anything.
+    if (TWO_SHOT || j < count) {
+      block_sync();
+      if (!is_worker()) raise_flags(lane, step, j + 1);
+    }
+  }
+  if (!is_worker() && ok) {
+    // A block without a chunk has compared nothing yet.
+    if (count == 0) ok = headers.compare(lane, step, [](u32) { return true; });
+    // All results are here once every rank's last round is over.
+    else if (TWO_SHOT) ok = await_flags(lane, step, gate, rounds);
+  }
+  exit(lane, step, ok, Used{ALL, 0, true});
+}
+
+template <u32 W> SYMMEM_FN void reduce_pushed(const Plan& p) { reduce_chunks<W, false>(p); }
+template <u32 W> SYMMEM_FN void reduce_two_shot(const Plan& p) { reduce_chunks<W, true>(p); }
+
+}  // namespace symmem
+
+#define SYMMEM_KERNEL(body, W)                                                                     \
+  extern "C" __global__ void __launch_bounds__(288, 1) body##_##W(const SYMMEM_ARGS symmem::Plan plan) { \
+    symmem::body<W>(plan);                                                                         \
+  }
+#define SYMMEM_KERNELS(W)           \
+  SYMMEM_KERNEL(reduce_packets, W)  \
+  SYMMEM_KERNEL(reduce_pushed, W)   \
+  SYMMEM_KERNEL(reduce_two_shot, W)
+
+SYMMEM_KERNELS(0)
+SYMMEM_KERNELS(2)
+SYMMEM_KERNELS(4)
+SYMMEM_KERNELS(8)
