@@ -44,8 +44,9 @@
 //! # What it does not do
 //!
 //! Peers of other processes do not share its budget of memory. Stores through a multicast mapping
-//! reach nobody: it has no memory behind it. Stream-ordered allocation, events between processes and
-//! graph updates are missing: their symbols are not exported, as from an older driver.
+//! reach nobody: it has no memory behind it. Stream-ordered allocation, events between processes,
+//! graph updates, parameters of functions are missing: their symbols are not exported, as from an older
+//! driver.
 #![allow(unsafe_code, reason = "a C interface: raw pointers in, raw pointers out")]
 #![allow(non_snake_case, reason = "the driver's names")]
 

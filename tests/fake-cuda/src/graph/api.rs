@@ -43,6 +43,29 @@ fn connect(
     graph.connect(&from.into_iter().zip(to).collect::<Vec<_>>())
 }
 
+/// With null arrays, how many there are; else as many as they have room for.
+fn edges(
+    graph: CUgraph,
+    from: *mut CUgraphNode,
+    to: *mut CUgraphNode,
+    count: *mut usize,
+) -> Outcome {
+    let found = GRAPHS.get(handle(graph))?.edges();
+    let room = fetch!(count);
+    if from.is_null() || to.is_null() {
+        put!(count, found.len());
+        return Ok(());
+    }
+    put!(count, found.len().min(room));
+    for (index, &(first, second)) in found.iter().take(room).enumerate() {
+        // SAFETY: the caller vouches for room for as many as it said.
+        put!(unsafe { from.add(index) }, first);
+        // SAFETY: as above.
+        put!(unsafe { to.add(index) }, second);
+    }
+    Ok(())
+}
+
 export! {
     fn cuGraphCreate(graph: *mut CUgraph, flags: c_uint) {
         if flags != 0 || graph.is_null() {
@@ -106,6 +129,32 @@ export! {
         for (index, &node) in found.iter().take(room).enumerate() {
             // SAFETY: the caller vouches for room for as many as it said.
             put!(unsafe { array.add(index) }, node);
+        }
+    }
+
+    fn cuGraphGetEdges(
+        graph: CUgraph,
+        from: *mut CUgraphNode,
+        to: *mut CUgraphNode,
+        count: *mut usize,
+    ) {
+        edges(graph, from, to, count)?;
+    }
+
+    /// All edges are plain ones.
+    fn cuGraphGetEdges_v2(
+        graph: CUgraph,
+        from: *mut CUgraphNode,
+        to: *mut CUgraphNode,
+        data: *mut CUgraphEdgeData,
+        count: *mut usize,
+    ) {
+        edges(graph, from, to, count)?;
+        if !data.is_null() {
+            for index in 0..fetch!(count) {
+                // SAFETY: the caller vouches for room for as many as it said.
+                put!(unsafe { data.add(index) }, CUgraphEdgeData::default());
+            }
         }
     }
 

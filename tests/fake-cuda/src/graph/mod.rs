@@ -69,6 +69,17 @@ impl Graph {
         self.nodes.lock().iter().map(|node| pointer(node.handle)).collect()
     }
 
+    /// From where to where.
+    fn edges(&self) -> Vec<(CUgraphNode, CUgraphNode)> {
+        let nodes = self.nodes.lock();
+        let into = |node: &Node| {
+            let to = node.handle;
+            node.after.iter().map(move |&from| (from, to)).collect::<Vec<_>>()
+        };
+        let edges = nodes.iter().flat_map(into);
+        edges.map(|(from, to)| (pointer(nodes[from].handle), pointer(to))).collect()
+    }
+
     fn node_type(&self, node: u64) -> Option<NodeType> {
         let nodes = self.nodes.lock();
         nodes.iter().find(|known| known.handle == node).map(|node| node.work.node_type())

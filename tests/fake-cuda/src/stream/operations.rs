@@ -175,6 +175,23 @@ export! {
         fill(to, value, 4, count, stream)?;
     }
 
+    fn cuMemsetD2D32Async(
+        to: CUdeviceptr,
+        pitch: usize,
+        value: c_uint,
+        count: usize,
+        rows: usize,
+        stream: CUstream,
+    ) {
+        let (stream, pitch, count, rows) = (of(stream)?, pitch as u64, count as u64, rows as u64);
+        if !(to | pitch).is_multiple_of(4) || (rows > 1 && pitch < 4 * count) {
+            return Err(Code::CUDA_ERROR_INVALID_VALUE);
+        }
+        if count > 0 && rows > 0 {
+            stream.issue(Work::Fill { to, pitch, value, width: 4, count, rows })?;
+        }
+    }
+
     fn cuStreamWriteValue32_v2(stream: CUstream, to: CUdeviceptr, value: u32, flags: c_uint) {
         store(stream, to, u64::from(value), 4, flags)?;
     }
