@@ -84,7 +84,7 @@ const TRANSIENT: &[&str] = &[
 /// |---|---|
 /// | `fail RULES` | replaces the rules of failure |
 /// | `clear` | no rules, contexts whole again, streams go on |
-/// | `reset-counts` | all counts of calls are zero |
+/// | `reset-counts` | all counts of calls and failures are zero |
 /// | `hold`, `go` | streams stand still before their next piece of work; go on |
 /// | `settle` | returns when the callbacks of ended user objects have returned |
 /// | `budget DEVICE [BYTES]` | the memory that a device has; without bytes, what the environment says |
@@ -103,6 +103,7 @@ pub unsafe extern "C" fn symmem_fake_cuda_control(command: *const c_char) -> c_i
 }
 
 /// How often a function was called, or all whose names begin with what stands before a final star.
+/// Behind `failed:`, how often a rule made it fail.
 ///
 /// # Safety
 ///

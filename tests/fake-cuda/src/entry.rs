@@ -49,6 +49,7 @@ pub(crate) fn enter(call: &'static str, body: impl FnOnce() -> Outcome) -> Code 
             return Err(Code::CUDA_ERROR_NOT_PERMITTED);
         }
         if let Some(code) = faults::injected(call) {
+            counts::add_failed(call);
             return Err(code);
         }
         let broken = context::current_device().and_then(faults::sticky);

@@ -5,7 +5,7 @@
 mod rig;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::Stdio;
 use std::{env, ptr};
 
@@ -31,8 +31,6 @@ const POSIX: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 /// The kind of handle that a child is to import.
 const KIND: &str = "SYMMEM_TEST_KIND";
-/// The descriptor that a child inherits.
-const DESCRIPTOR: i32 = 100;
 
 fn start(ordinal: i32) {
     let mut context = ptr::null_mut();
@@ -113,17 +111,7 @@ fn export(kind: &str, control: &Control) {
         do_!(cuMemExportToShareableHandle((&raw mut descriptor).cast(), handle, POSIX, 0));
         // SAFETY: the driver made it and gave it away.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        use std::os::unix::process::CommandExt;
-        // SAFETY: one system call on a descriptor that is open in the child, too.
-        unsafe {
-            command.pre_exec(move || {
-                let from = std::os::fd::BorrowedFd::borrow_raw(descriptor.as_raw_fd());
-                let mut to = OwnedFd::from_raw_fd(DESCRIPTOR);
-                rustix::io::dup2(from, &mut to)?;
-                std::mem::forget(to);
-                Ok(())
-            });
-        }
+        rig::inherit(&mut command, descriptor);
     }
     do_!(cuMemsetD32Async(base, 41, 1, ptr::null_mut()));
     do_!(cuCtxSynchronize());
@@ -160,7 +148,7 @@ fn import(kind: &str) {
     assert_eq!(device, hex(&identity(0).bytes));
     let import = |handle: *mut u64| match kind {
         "posix" => {
-            let descriptor = ptr::without_provenance_mut(DESCRIPTOR as usize);
+            let descriptor = ptr::without_provenance_mut(rig::INHERITED as usize);
             say!(cuMemImportFromShareableHandle(handle, descriptor, POSIX))
         }
         "fabric" => {

@@ -3,6 +3,9 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::ffi::CString;
+use std::mem::ManuallyDrop;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::{env, thread};
@@ -30,6 +33,20 @@ pub fn child(environment: &[(&str, &str)]) -> Command {
     command
 }
 
+/// The descriptor that a child finds an inherited one at.
+pub const INHERITED: RawFd = 100;
+
+/// Hands a descriptor to a child.
+pub fn inherit(command: &mut Command, descriptor: OwnedFd) {
+    let give = move || {
+        // SAFETY: nothing is open there in the child; whoever it is for owns it.
+        let mut to = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(INHERITED) });
+        Ok(rustix::io::dup2(&descriptor, &mut to)?)
+    };
+    // SAFETY: one system call, which a child may make after a fork.
+    unsafe { command.pre_exec(give) };
+}
+
 /// Whether this process was started for the calling thread's test.
 pub fn is_child() -> bool {
     env::var(ISOLATED).is_ok_and(|name| thread::current().name() == Some(&name))
@@ -50,6 +67,17 @@ pub fn succeeded(output: &Output) {
     // A filter that matches nothing succeeds too.
     assert!(text.contains("1 passed"), "no test ran:\n{text}");
 }
+
+const HELD: &[&str] = &[
+    "allocations",
+    "registrations",
+    "imports",
+    "mappings",
+    "reservations",
+    "handles",
+    "graphs",
+    "objects",
+];
 
 /// The functions that the library has beyond the driver's.
 pub struct Control(Library);
@@ -85,6 +113,12 @@ impl Control {
         let live = self.ask("symmem_fake_cuda_live", Some(kind));
         assert_ne!(live, u64::MAX, "{kind}");
         live
+    }
+
+    /// What is alive of what a library may not leave behind when its own objects are gone. It may keep
+    /// streams and events to use again.
+    pub fn held(&self) -> Vec<(&'static str, u64)> {
+        HELD.iter().map(|kind| (*kind, self.live(kind))).collect()
     }
 
     /// Everything that a program has to give back.
