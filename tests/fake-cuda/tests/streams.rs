@@ -204,7 +204,9 @@ fn what_no_capture_survives_is_an_error_and_leaves_nothing() {
         drop(device.allocate(SIZE).unwrap());
         drop(device.allocate_private(SIZE).unwrap());
         worker(&device).synchronize(&LATE).unwrap();
-        drop(Device::host().allocate(SIZE).map(|host| device.map_host(&host).unwrap()).unwrap());
+        let host = Device::host().allocate(SIZE).unwrap();
+        device.map_host(&host).unwrap();
+        drop(host);
         assert!(matches!(stream.capture(), Capture::Active(_)));
         let error = stream.synchronize(&LATE).unwrap_err();
         assert!(matches!(error, SyncError::Capture(_)), "{error}");
