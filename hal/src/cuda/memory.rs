@@ -65,17 +65,19 @@ impl Private {
     fn new(context: &'static Context, bytes: Bytes) -> Result<Self, DriverError> {
         let size = bytes.to_usize().unwrap_or(usize::MAX).max(4).saturating_add(3) & !3;
         let pooled = context.has(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
+        let stream = context.copier()?;
         let mut base = 0;
-        if pooled {
-            context.aside(|stream| {
-                // SAFETY: writes one address, which is valid once the stream has come so far.
-                unsafe { cu!(context, cuMemAllocAsync(&raw mut base, size, stream)) }
-            })?;
-        } else {
-            let _entered = context.enter_aside()?;
-            // SAFETY: writes one address.
-            unsafe { cu!(context, cuMemAlloc_v2(&raw mut base, size)) }?;
-        }
+        let entered = context.enter_aside()?;
+        // SAFETY: writes one address, which is valid once the stream has come so far, if not at once.
+        unsafe {
+            if pooled {
+                cu!(context, cuMemAllocAsync(&raw mut base, size, stream))
+            } else {
+                cu!(context, cuMemAlloc_v2(&raw mut base, size))
+            }
+        }?;
+        drop(entered);
+        // From here on it is freed, whatever fails.
         let private = Private { context, base, pooled };
         context.aside(|stream| {
             // SAFETY: allocated just now, with at least this size, and known to nobody else.
@@ -113,7 +115,11 @@ fn refused(context: &'static Context, needed: Bytes, error: DriverError) -> Allo
         // SAFETY: writes two sizes.
         unsafe { cu!(context, cuMemGetInfo_v2(&raw mut free, &raw mut total)) }
     });
-    context.complain("asking for free memory", asked);
+    if let Err(other) = asked {
+        // A device that does not answer has not run out of memory.
+        context.complain("asking for free memory", Err(other));
+        return AllocError::Device { needed, error };
+    }
     // Of absurd sizes some releases of the driver say only that they are invalid.
     if !is_exhausted(&error) && needed.0 <= free as u64 {
         return AllocError::Device { needed, error };
