@@ -21,6 +21,7 @@ pub(crate) struct Config {
     /// Pairs of physical ordinals that cannot reach each other.
     pub apart: Vec<(u32, u32)>,
     pub virtual_memory: bool,
+    pub pools: bool,
     pub fabric: Fabric,
     pub multicast: bool,
     pub memory_operations: bool,
@@ -63,6 +64,7 @@ pub(crate) static CONFIG: LazyLock<Config> = LazyLock::new(|| {
         memory: number("MEMORY").unwrap_or(4 << 30),
         apart: read("P2P").unwrap_or_default().split(';').filter_map(pair).collect(),
         virtual_memory: flag("VMM", true),
+        pools: flag("POOLS", true),
         fabric: match read("FABRIC").as_deref() {
             Some("1") => Fabric::Present,
             Some("denied") => Fabric::Denied,

@@ -31,7 +31,10 @@ fn obey(command: &str) -> bool {
         "reset-counts" => counts::reset(),
         "hold" => stream::hold(true),
         "go" => stream::hold(false),
-        "settle" => objects::settle(),
+        "settle" => {
+            let _ = stream::finish_all();
+            objects::settle();
+        }
         "budget" => {
             let mut numbers = rest.split(' ');
             let device = numbers.next().and_then(|device| device.parse().ok());
@@ -49,7 +52,9 @@ fn live(kind: &str) -> Option<usize> {
     };
     Some(match kind {
         "contexts" => context::live(),
-        "allocations" => mapped(|backing| matches!(backing, Backing::Plain(_) | Backing::Host)),
+        "allocations" => mapped(|backing| {
+            matches!(backing, Backing::Plain(_) | Backing::Pooled(_) | Backing::Host)
+        }),
         "registrations" => mapped(|backing| matches!(backing, Backing::Registered)),
         "imports" => mapped(|backing| matches!(backing, Backing::Ipc(_))),
         "mappings" => mapped(|backing| matches!(backing, Backing::Virtual(..))),
@@ -86,11 +91,12 @@ const TRANSIENT: &[&str] = &[
 /// | `clear` | no rules, contexts whole again, streams go on |
 /// | `reset-counts` | all counts of calls and failures are zero |
 /// | `hold`, `go` | streams stand still before their next piece of work; go on |
-/// | `settle` | returns when the callbacks of ended user objects have returned |
+/// | `settle` | returns when streams are idle and the callbacks of ended user objects have returned |
 /// | `budget DEVICE [BYTES]` | the memory that a device has; without bytes, what the environment says |
 ///
 /// Rules are `[RANK:]CALL[@N[+]]=CODE[,sticky]`, with semicolons between them: every call, the N-th
-/// from now, or all from the N-th on returns the code and does nothing else. A call may end in a star
+/// from now, or all from the N-th on returns the code and does nothing else; a call that waits has
+/// waited before, since what such calls report are the errors of the work. A call may end in a star
 /// and then means all that begin so. The rank is the environment's `RANK` where there is one, else
 /// the ordinal of the thread's current device. `sticky` breaks that device's context for good.
 ///

@@ -124,6 +124,7 @@ fn attribute(attribute: Attribute, device: usize) -> c_int {
         Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED => {
             flag(CONFIG.virtual_memory && CONFIG.fabric != Fabric::Absent)
         }
+        Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED => flag(CONFIG.pools),
         Attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED => flag(CONFIG.multicast),
         Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS
         | Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1

@@ -37,6 +37,12 @@ fn survives(call: &str) -> bool {
         || call.starts_with("cuCtxSetCurrent")
         || call.starts_with("cuCtxPush")
         || call.starts_with("cuCtxPop")
+        || call == "cuThreadExchangeStreamCaptureMode"
+}
+
+/// Calls that report the errors of what they have waited for: they wait before they fail.
+fn waits(call: &str) -> bool {
+    call.ends_with("Synchronize")
 }
 
 pub(crate) fn enter(call: &'static str, body: impl FnOnce() -> Outcome) -> Code {
@@ -50,6 +56,9 @@ pub(crate) fn enter(call: &'static str, body: impl FnOnce() -> Outcome) -> Code 
         }
         if let Some(code) = faults::injected(call) {
             counts::add_failed(call);
+            if waits(call) {
+                let _ = body();
+            }
             return Err(code);
         }
         let broken = context::current_device().and_then(faults::sticky);

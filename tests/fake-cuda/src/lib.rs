@@ -17,6 +17,7 @@
 //! | `SYMMEM_FAKE_CUDA_MEMORY` | bytes a device has, counted in each process alone | 4 GiB |
 //! | `SYMMEM_FAKE_CUDA_P2P` | pairs of devices without peer access, `0-1:no;1-2:no` | none |
 //! | `SYMMEM_FAKE_CUDA_VMM` | `0`: no virtual memory management | 1 |
+//! | `SYMMEM_FAKE_CUDA_POOLS` | `0`: no stream-ordered allocation | 1 |
 //! | `SYMMEM_FAKE_CUDA_FABRIC` | `1`: fabric handles; `denied`: announced, but not permitted | 0 |
 //! | `SYMMEM_FAKE_CUDA_MULTICAST` | `1`: multicast | 0 |
 //! | `SYMMEM_FAKE_CUDA_MEM_OPS` | `0`: no stream memory operations | 1 |
@@ -44,7 +45,7 @@
 //! # What it does not do
 //!
 //! Peers of other processes do not share its budget of memory. Stores through a multicast mapping
-//! reach nobody: it has no memory behind it. Stream-ordered allocation, events between processes,
+//! reach nobody: it has no memory behind it. Memory pools of one's own, events between processes,
 //! graph updates, parameters of functions are missing: their symbols are not exported, as from an older
 //! driver.
 #![allow(unsafe_code, reason = "a C interface: raw pointers in, raw pointers out")]

@@ -142,6 +142,14 @@ fn any_call_of_an_allocation_may_fail() {
 }
 
 #[test]
+fn any_call_of_an_allocation_without_pools_may_fail() {
+    isolated(&[("SYMMEM_FAKE_CUDA_POOLS", "0")], |control| {
+        let device = cuda(0);
+        each_call_fails(control, || device.allocate_private(SIZE));
+    });
+}
+
+#[test]
 fn any_call_of_an_import_may_fail() {
     isolated(&[], |control| {
         let (zero, one) = (cuda(0), cuda(1));

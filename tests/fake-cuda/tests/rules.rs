@@ -138,6 +138,24 @@ fn plain_memory_ends_where_it_was_said_to() {
 }
 
 #[test]
+fn pooled_memory_goes_in_the_order_of_its_stream() {
+    isolated(&[], |control| {
+        start(0);
+        let (stream, mut base) = (stream(1), 0);
+        do_!(cuMemAllocAsync(&raw mut base, 100, stream));
+        refused!(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(base));
+        control.tell("hold");
+        do_!(cuMemsetD8Async(base, 1, 100, stream));
+        do_!(cuMemFreeAsync(base, stream));
+        assert_eq!(control.live("allocations"), 1);
+        control.tell("go");
+        do_!(cuStreamSynchronize(stream));
+        assert_eq!(control.live("allocations"), 0);
+        refused!(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(base, stream));
+    });
+}
+
+#[test]
 fn the_budget_is_kept() {
     isolated(&[("SYMMEM_FAKE_CUDA_MEMORY", "4194304")], |control| {
         start(0);
@@ -292,6 +310,7 @@ fn a_capture_joins_streams_and_keeps_objects_alive() {
         let (mapped, one, two) = (map(0), stream(1), stream(1));
         let (fork, join) = (event(), event());
         do_!(cuMemsetD32Async(mapped.base, 0, 4, one));
+        do_!(cuStreamSynchronize(one));
         let local = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         do_!(cuStreamBeginCapture_v2(one, local));
         do_!(cuMemsetD32Async(mapped.base, 3, 1, one));
@@ -332,7 +351,6 @@ fn a_capture_joins_streams_and_keeps_objects_alive() {
         control.tell("hold");
         do_!(cuGraphLaunch(exec, one));
         do_!(cuGraphExecDestroy(exec));
-        control.tell("settle");
         assert_eq!(control.live("objects"), 1, "the launch keeps it");
         control.tell("go");
         do_!(cuStreamSynchronize(one));

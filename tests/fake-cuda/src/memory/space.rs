@@ -24,6 +24,8 @@ const ARENA: u64 = 4 << 40;
 pub(crate) enum Backing {
     /// By `cuMemAlloc`.
     Plain(Arc<Physical>),
+    /// By `cuMemAllocAsync`.
+    Pooled(Arc<Physical>),
     /// By `cuMemMap`.
     Virtual(Allocation),
     /// Another process's plain memory.
@@ -62,6 +64,7 @@ impl Mapping {
     pub fn physical(&self) -> Option<&Arc<Physical>> {
         match &self.backing {
             Backing::Plain(physical)
+            | Backing::Pooled(physical)
             | Backing::Ipc(physical)
             | Backing::Virtual(Allocation::Memory(physical)) => Some(physical),
             Backing::Virtual(Allocation::Multicast(_)) | Backing::Host | Backing::Registered => {
@@ -77,9 +80,11 @@ impl Mapping {
             // No memory behind it that this library could store to.
             Backing::Virtual(Allocation::Multicast(_)) => Access::None,
             Backing::Virtual(..) => self.access.get(device).copied().unwrap_or_default(),
-            Backing::Plain(_) | Backing::Ipc(_) | Backing::Host | Backing::Registered => {
-                Access::Write
-            }
+            Backing::Plain(_)
+            | Backing::Pooled(_)
+            | Backing::Ipc(_)
+            | Backing::Host
+            | Backing::Registered => Access::Write,
         }
     }
 }

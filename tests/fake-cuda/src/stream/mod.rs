@@ -111,13 +111,16 @@ impl Stream {
         let mut queue = self.queue.lock();
         loop {
             while let Some(work) = queue.pending.pop_front() {
-                parking_lot::MutexGuard::unlocked(&mut queue, || {
+                let reached = parking_lot::MutexGuard::unlocked(&mut queue, || {
                     pass_gate();
-                    self.run(&work);
-                    drop(work);
+                    self.run(work)
                 });
                 queue.finished += 1;
                 self.changed.notify_all();
+                // Last: who sees an event come finds the stream idle, if that was all.
+                if let Some(point) = reached {
+                    point.reach();
+                }
             }
             if queue.closed {
                 queue.running = false;
@@ -127,15 +130,20 @@ impl Stream {
         }
     }
 
-    /// A broken context runs nothing more, but its events come, so that nobody waits for ever.
-    fn run(&self, work: &Work) {
-        let waits = matches!(work, Work::Signal(_) | Work::Await(_));
-        if faults::sticky(self.device).is_some() && !waits {
-            return;
+    /// Does a piece of work; a point that is to be reached now is left to the caller. A broken context
+    /// runs nothing more, but its events come, so that nobody waits for ever.
+    fn run(&self, work: Work) -> Option<Arc<Point>> {
+        match work {
+            Work::Signal(point) => return Some(point),
+            Work::Await(point) => point.wait(),
+            work if faults::sticky(self.device).is_none() => {
+                if let Err(code) = work.run(self.device) {
+                    faults::break_context(self.device, code);
+                }
+            }
+            _ => {}
         }
-        if let Err(code) = work.run(self.device) {
-            faults::break_context(self.device, code);
-        }
+        None
     }
 
     fn is_idle(&self) -> bool {

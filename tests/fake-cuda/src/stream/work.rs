@@ -14,6 +14,7 @@ use symmem_sys::cuda::bindings::{
 use crate::config::CONFIG;
 use crate::entry::{Outcome, callback};
 use crate::graph::Exec;
+use crate::memory::plain;
 use crate::memory::space::{self, Access};
 
 /// A place in a stream, reached once.
@@ -91,6 +92,9 @@ pub(crate) enum Work {
     Kernel,
     Empty,
     Graph(Arc<Exec>),
+    /// The end of pooled memory, by its address.
+    Free(u64),
+    /// Streams only, as the next.
     Signal(Arc<Point>),
     Await(Arc<Point>),
 }
@@ -104,6 +108,7 @@ impl Work {
             Work::Host(_) => NodeType::CU_GRAPH_NODE_TYPE_HOST,
             Work::Kernel => NodeType::CU_GRAPH_NODE_TYPE_KERNEL,
             Work::Graph(_) => NodeType::CU_GRAPH_NODE_TYPE_GRAPH,
+            Work::Free(_) => NodeType::CU_GRAPH_NODE_TYPE_MEM_FREE,
             Work::Empty | Work::Signal(_) | Work::Await(_) => NodeType::CU_GRAPH_NODE_TYPE_EMPTY,
         }
     }
@@ -137,16 +142,9 @@ impl Work {
                 callback.call();
                 Ok(())
             }
-            Work::Kernel | Work::Empty => Ok(()),
             Work::Graph(ref exec) => exec.run(device),
-            Work::Signal(ref point) => {
-                point.reach();
-                Ok(())
-            }
-            Work::Await(ref point) => {
-                point.wait();
-                Ok(())
-            }
+            Work::Free(base) => plain::free_pooled(base),
+            Work::Kernel | Work::Empty | Work::Signal(_) | Work::Await(_) => Ok(()),
         }
     }
 }

@@ -118,6 +118,7 @@ impl Control {
     /// What is alive of what a library may not leave behind when its own objects are gone. It may keep
     /// streams and events to use again.
     pub fn held(&self) -> Vec<(&'static str, u64)> {
+        self.tell("settle");
         HELD.iter().map(|kind| (*kind, self.live(kind))).collect()
     }
 
