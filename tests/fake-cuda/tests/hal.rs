@@ -5,12 +5,12 @@
 
 mod rig;
 
+use std::env;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::Stdio;
-use std::{env, fmt};
 
-use rig::{Control, isolated};
+use rig::{Control, each_call_fails, isolated};
 use symmem_hal::types::{Bytes, DeviceUuid};
 use symmem_hal::{AllocError, Device, Fault, Kind, Memory, PeerAccessError, Shareable};
 
@@ -31,43 +31,6 @@ fn descriptor(memory: &Memory) -> OwnedFd {
         Shareable::Fd(descriptor) => descriptor,
         other => panic!("{other:?}"),
     }
-}
-
-/// Makes the first, the second, ... call of the driver fail in what `act` does, until all of them
-/// have, and sees to it that an error leaves nothing behind and that `act` then works again.
-fn each_call_fails<T, E: fmt::Debug + Fault>(
-    control: &Control,
-    mut act: impl FnMut() -> Result<T, E>,
-) {
-    drop(act().unwrap());
-    let before = control.held();
-    let mut failures = 0;
-    for k in 1.. {
-        control.tell("reset-counts");
-        control.tell(&format!("fail *@{k}=CUDA_ERROR_OUT_OF_MEMORY"));
-        let outcome = act();
-        control.tell("clear");
-        let hit = control.count("failed:*") > 0;
-        // What cannot be given back because giving back failed is nobody's leak.
-        let released = ["cuMemRelease", "cuMemUnmap", "cuMemAddressFree", "cuMemFree_v2"];
-        let released = released.iter().any(|call| control.count(&format!("failed:{call}")) > 0);
-        if let Err(error) = &outcome {
-            assert!(hit, "{error:?}");
-            assert_eq!(error.kind(), Kind::Exhausted, "call {k}: {error:?}");
-            failures += 1;
-        }
-        drop(outcome);
-        if released {
-            return assert!(failures > 0);
-        }
-        assert_eq!(control.held(), before, "after a failure of call {k}");
-        drop(act().unwrap());
-        assert_eq!(control.held(), before, "after a failure of call {k} and a success");
-        if !hit {
-            break;
-        }
-    }
-    assert!(failures > 0, "no call failed");
 }
 
 #[test]

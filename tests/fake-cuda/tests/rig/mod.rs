@@ -1,6 +1,7 @@
 //! What the tests of this package share: each runs in a process of its own, with the library opened
 //! in place of the driver there, since both keep what they once read for the life of the process.
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(unsafe_code, reason = "opens a library and hands descriptors to children")]
 
 use std::ffi::CString;
 use std::mem::ManuallyDrop;
@@ -8,9 +9,10 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::{env, thread};
+use std::{env, fmt, thread};
 
 use libloading::Library;
+use symmem_hal::{Fault, Kind};
 
 /// Names the test that this process runs.
 const ISOLATED: &str = "SYMMEM_FAKE_CUDA_TEST";
@@ -126,4 +128,44 @@ impl Control {
     pub fn all_live(&self) -> u64 {
         self.ask("symmem_fake_cuda_live", None)
     }
+}
+
+/// Makes the first, the second, ... call of the driver fail in what `act` does, until all of them
+/// have, and sees to it that an error leaves nothing behind and that `act` then works again.
+pub fn each_call_fails<T, E: fmt::Debug + Fault>(
+    control: &Control,
+    mut act: impl FnMut() -> Result<T, E>,
+) {
+    drop(act().unwrap());
+    let before = control.held();
+    let mut failures = 0;
+    for k in 1.. {
+        control.tell("reset-counts");
+        control.tell(&format!("fail *@{k}=CUDA_ERROR_OUT_OF_MEMORY"));
+        let outcome = act();
+        control.tell("clear");
+        let hit = control.count("failed:*") > 0;
+        // What cannot be given back because giving back failed is nobody's leak.
+        let released = ["cuMemRelease", "cuMemUnmap", "cuMemAddressFree", "cuMemFree_v2"];
+        let released = released.iter().any(|call| control.count(&format!("failed:{call}")) > 0);
+        if let Err(error) = &outcome {
+            assert!(hit, "{error:?}");
+            // A device that does not answer a question is taken not to have what was asked for.
+            let lacks = control.count("failed:cuDeviceGetAttribute") > 0;
+            let kind = if lacks { Kind::Unsupported } else { Kind::Exhausted };
+            assert_eq!(error.kind(), kind, "call {k}: {error:?}");
+            failures += 1;
+        }
+        drop(outcome);
+        if released {
+            return assert!(failures > 0);
+        }
+        assert_eq!(control.held(), before, "after a failure of call {k}");
+        drop(act().unwrap());
+        assert_eq!(control.held(), before, "after a failure of call {k} and a success");
+        if !hit {
+            break;
+        }
+    }
+    assert!(failures > 0, "no call failed");
 }
