@@ -1,6 +1,6 @@
 //! `cargo xtask test`.
 
-use crate::command::Cargo;
+use crate::command::{Cargo, target_dir};
 use crate::summary::Summary;
 
 /// Where to run the conformance suite; everything, everywhere, if nothing is said.
@@ -93,6 +93,23 @@ const MATRIX: &[(&str, &[&[&str]])] = &[
     ),
 ];
 
+/// The CUDA backend's own tests on the driver in software: a machine as they mostly are, and one with
+/// everything that few have.
+fn on_fake_cuda() -> Vec<Cargo> {
+    let library = target_dir().join("debug/libsymmem_fake_cuda.so");
+    let test = || {
+        let test = Cargo::new("test").args(["--quiet", "--package", "symmem-hal"]);
+        let test = test.args(["--features", "cuda", "--test", "cuda"]);
+        test.env("SYMMEM_CUDA_LIBRARY", library.clone())
+    };
+    let more = ["SYMMEM_FAKE_CUDA_FABRIC", "SYMMEM_FAKE_CUDA_MULTICAST"];
+    vec![
+        Cargo::new("build").args(["--quiet", "--package", "symmem-fake-cuda"]),
+        test(),
+        more.iter().fold(test(), |test, variable| test.env(variable, "1")),
+    ]
+}
+
 pub fn run(arguments: &Arguments, summary: &mut Summary) {
     if !arguments.is_everything() {
         let backend = arguments.backend.as_deref().unwrap_or("host");
@@ -114,6 +131,7 @@ pub fn run(arguments: &Arguments, summary: &mut Summary) {
             test().args(["--package", "symmem-tests", "--doc"]),
         ],
     );
+    summary.tier("CUDA on a driver in software", &on_fake_cuda());
     for (name, runs) in MATRIX {
         let command = |run: &&[&str]| {
             let place = run.iter().map(|argument| (*argument).to_owned());
