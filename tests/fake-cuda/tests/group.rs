@@ -1,0 +1,144 @@
+//! Groups of ranks on the library's devices: who reaches whom, and that a step which fails on one rank
+//! fails on all, with nothing left behind.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod rig;
+
+use std::sync::Barrier;
+use std::time::Instant;
+
+use rig::{Control, isolated};
+use symmem_hal::types::Bytes;
+use symmem_hal::{Device, Wait};
+use symmem_mem::launch::Threads;
+use symmem_mem::{Group, Options, RendezvousError, Tensor, collect};
+
+const RANKS: usize = 2;
+const WORDS: u64 = 1000;
+const PATIENT: Wait = Wait::seconds(30);
+
+/// Two ranks, each a thread with a device of its own.
+fn ranks<R: Send>(body: impl Fn(Group) -> R + Sync) -> Result<Vec<R>, RendezvousError> {
+    let devices = (0..2).map(|ordinal| Device::cuda(ordinal).unwrap()).collect();
+    let mut options = Options::default();
+    // Small: the library's memory is real.
+    options.workspace = Bytes::mib(2);
+    Threads::new(RANKS).options(options).devices(devices).run(body)
+}
+
+fn meet(group: &Group) {
+    group.split(None, 0, &PATIENT).unwrap();
+}
+
+/// Memory goes when the ranks that mapped it have said that they let go of it.
+fn wait_for_the_same(control: &Control, before: &[(&str, u64)]) {
+    let start = Instant::now();
+    while control.held() != before {
+        assert!(start.elapsed().as_secs() < 30, "{:?} are left", control.held());
+        collect();
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn ranks_reach_each_others_memory_through_their_own_device() {
+    isolated(&[], |control| {
+        let before = control.held();
+        let body = |group: Group| {
+            let me = group.rank().index();
+            let tensor = Tensor::<u32>::zeros(group.device(), &[WORDS]).unwrap();
+            let handle = group.rendezvous(&tensor, &PATIENT).unwrap();
+            let source = Tensor::<u32>::zeros(group.device(), &[WORDS]).unwrap();
+            source.write(&vec![me as u32 + 1; WORDS as usize]).unwrap();
+            let stream = group.device().default_stream().unwrap();
+            let peer = group.rank_at(1 - me).unwrap();
+            handle.put(&source, peer).on(&stream).unwrap();
+            stream.synchronize(&PATIENT).unwrap();
+            meet(&group);
+            let expected = vec![2 - me as u32; WORDS as usize];
+            assert_eq!(tensor.to_vec().unwrap(), expected);
+            let theirs = Tensor::<u32>::try_from(handle.remote(peer).unwrap()).unwrap();
+            assert_eq!(theirs.to_vec().unwrap(), vec![me as u32 + 1; WORDS as usize]);
+            meet(&group);
+        };
+        ranks(body).unwrap();
+        wait_for_the_same(control, &before);
+    });
+}
+
+#[test]
+fn a_pair_without_a_path_is_the_same_error_on_both() {
+    isolated(&[("SYMMEM_FAKE_CUDA_P2P", "0-1:no")], |control| {
+        let error = ranks(|_| ()).unwrap_err();
+        assert!(matches!(error, RendezvousError::Unreachable { .. }), "{error}");
+        assert!(
+            error.to_string().contains(&Device::cuda(1).unwrap().uuid().to_string()),
+            "{error}"
+        );
+        assert_eq!(control.all_live() - control.live("streams") - control.live("events"), 0);
+    });
+}
+
+/// The first, the second, ... call of the driver fails on one rank alone, until all that a rendezvous
+/// makes there have.
+#[test]
+fn any_call_of_a_rendezvous_may_fail_on_one_rank_and_fails_it_on_both() {
+    isolated(&[], |control| {
+        let together = Barrier::new(RANKS);
+        let body = |group: Group| {
+            let me = group.rank().index();
+            let rendezvous = || {
+                let tensor = Tensor::<u32>::zeros(group.device(), &[WORDS]).unwrap();
+                together.wait();
+                (group.rendezvous(&tensor, &PATIENT), tensor)
+            };
+            let mut failures = 0;
+            // Its table has room for those of the others: a table is not what they lack.
+            let kept = rendezvous();
+            for k in 1.. {
+                meet(&group);
+                let tensor = Tensor::<u32>::zeros(group.device(), &[WORDS]).unwrap();
+                together.wait();
+                if me == 0 {
+                    control.tell("reset-counts");
+                    control.tell(&format!("fail 1:*@{k}=CUDA_ERROR_OUT_OF_MEMORY"));
+                }
+                together.wait();
+                let outcome = group.rendezvous(&tensor, &PATIENT);
+                together.wait();
+                let hit = control.count("failed:*") > 0;
+                together.wait();
+                if me == 0 {
+                    control.tell("clear");
+                }
+                together.wait();
+                if let Err(error) = &outcome {
+                    assert!(hit, "{error}");
+                    match error {
+                        RendezvousError::Map { ranks, reason, .. } => {
+                            assert_eq!(ranks.iter().collect::<Vec<_>>(), [1], "{error}");
+                            assert_eq!(reason.is_some(), me == 1, "{error}");
+                        }
+                        RendezvousError::Unreachable { rank: 1, peer: 0, .. } => {}
+                        other => panic!("call {k}, rank {me}: {other}"),
+                    }
+                    failures += 1;
+                }
+                drop((outcome, tensor));
+                let (again, tensor) = rendezvous();
+                again.unwrap_or_else(|e| panic!("after call {k}, rank {me}: {e}"));
+                drop(tensor);
+                if !hit {
+                    drop(kept);
+                    return failures;
+                }
+            }
+            unreachable!("a rendezvous ends");
+        };
+        let before = control.held();
+        let failures = ranks(body).unwrap();
+        assert_eq!(failures[0], failures[1], "they do not agree on what failed");
+        assert!(failures[0] > 0);
+        wait_for_the_same(control, &before);
+    });
+}
