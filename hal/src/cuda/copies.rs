@@ -14,6 +14,7 @@ use super::context::Context;
 use super::driver::{Caller as _, cu, refusal};
 use crate::DevicePtr;
 use crate::driver::DriverError;
+use crate::fault::{Fault as _, Kind};
 use crate::health::SyncError;
 use crate::stream::{KeepAlive, Launched};
 use crate::types::Bytes;
@@ -46,10 +47,16 @@ impl Stream {
         let together = copies.len() > 1 && recording.is_none() && stream != CU_STREAM_LEGACY;
         // SAFETY: the caller vouches for all ranges, as long as what `keep` gives lives.
         let copied = unsafe {
+            let apart = || copies.iter().try_for_each(|one| single(context, *one, stream));
             if together && has_batches(context) {
-                batch(context, &copies, stream)
+                // Not every sort of memory is taken. What was enqueued before that showed is copied
+                // again, to the same places.
+                batch(context, &copies, stream).or_else(|error| match error.kind() {
+                    Kind::Unsupported => apart(),
+                    _ => Err(error),
+                })
             } else {
-                copies.iter().try_for_each(|one| single(context, *one, stream))
+                apart()
             }
         };
         // Even if it failed: some may be under way.

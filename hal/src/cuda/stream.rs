@@ -405,37 +405,36 @@ impl StreamOps for Stream {
         let inner = self.inner();
         let _entered = inner.context.enter()?;
         let recording = inner.recording()?;
-        let point = event.point(inner.context)?;
-        point.record(inner.raw()).map_err(refusal)?;
-        event.set(match recording {
-            None => Mark::Work(point),
-            Some((id, _)) => Mark::Recorded(point, Arc::downgrade(&self.0), id),
+        let recorded = event.remark(inner.context, |point| {
+            point.record(inner.raw())?;
+            Ok(match recording {
+                None => Mark::Work(point),
+                Some((id, _)) => Mark::Recorded(point, Arc::downgrade(&self.0), id),
+            })
         });
-        Ok(())
+        recorded.map_err(refusal)
     }
 
     fn mark(&self, event: &Event) {
         let inner = self.inner();
         let marked = inner.context.enter().and_then(|_entered| {
-            Ok(match inner.state()? {
+            let before = match inner.state()? {
                 State::Runs => {
-                    let point = event.point(inner.context)?;
-                    point.record(inner.raw())?;
-                    Some(point)
+                    return event.remark(inner.context, |point| {
+                        point.record(inner.raw())?;
+                        Ok(Mark::Work(point))
+                    });
                 }
                 State::Records { id, .. } => inner.before(id),
                 State::Broken => inner.entered.lock().as_ref().map(|j| j.before.clone()),
-            })
-        });
-        match marked {
-            Ok(Some(point)) => event.set(Mark::Work(point)),
-            Ok(None) => {
-                tracing::debug!(
-                    "a stream in somebody else's capture: its earlier work has no mark"
-                );
+            };
+            match before {
+                Some(point) => event.set(Mark::Work(point)),
+                None => tracing::debug!("the work before somebody else's capture has no mark"),
             }
-            Err(error) => inner.context.complain("marking a stream's work", Err(error)),
-        }
+            Ok(())
+        });
+        inner.context.complain("marking a stream's work", marked);
     }
 
     fn wait(&self, event: &Event, _wait: &Wait) -> Result<(), SyncError> {
