@@ -184,6 +184,11 @@ impl Context {
         Entered::new(self, false)
     }
 
+    pub(super) fn make_current(&self) -> Result<(), DriverError> {
+        // SAFETY: the primary context is retained until the process ends.
+        unsafe { cu!(self, cuCtxSetCurrent(self.raw())) }
+    }
+
     /// As [`enter`](Self::enter), for calls that no capture of anybody's is to notice.
     pub(super) fn enter_aside(&'static self) -> Result<Entered, DriverError> {
         Entered::new(self, true)

@@ -60,7 +60,7 @@ impl Stream {
             }
         };
         // Even if it failed: some may be under way.
-        let launched = inner.keep(recording, |add| keep().iter().for_each(add));
+        let launched = inner.keep(recording, &keep());
         copied.map_err(refusal)?;
         launched
     }
@@ -86,7 +86,7 @@ impl Stream {
         // SAFETY: the caller vouches for the range, as long as what `keep` gives lives.
         unsafe { cu!(context, cuMemsetD32Async(dst.get(), value, count, inner.raw())) }
             .map_err(refusal)?;
-        inner.keep(recording, |add| keep().iter().for_each(add))
+        inner.keep(recording, &keep())
     }
 
     /// # Safety
@@ -111,7 +111,7 @@ impl Stream {
             unsafe { cu!(context, cuMemsetD32Async(dst.get(), value, 1, stream)) }
         };
         written.map_err(refusal)?;
-        inner.keep(recording, |add| keep().iter().for_each(add))
+        inner.keep(recording, &keep())
     }
 }
 

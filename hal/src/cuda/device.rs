@@ -5,6 +5,7 @@ use symmem_sys::cuda::bindings::CUdevice_attribute_enum as Attribute;
 use super::context::{self, Context};
 use super::{Event, Memory, Module, Stream, copies, host_memory, multicast, virtual_memory};
 use crate::backend::DeviceOps;
+use crate::driver::DriverError;
 use crate::host;
 use crate::kernels::Unit;
 use crate::memory::{AllocError, ImportError, Shareable};
@@ -36,6 +37,10 @@ impl Device {
 
     pub(super) fn context(&self) -> &'static Context {
         self.0
+    }
+
+    pub(crate) fn make_current(&self) -> Result<(), DriverError> {
+        self.0.make_current()
     }
 
     pub(crate) fn open(&self, memory: &Memory) -> Result<(), ImportError> {
