@@ -70,9 +70,10 @@ impl Point {
         }
     }
 
-    /// Whether there is nothing left to wait for: the work is done, or never will be.
+    /// Whether there is nothing left to wait for: the work is done, or the device lost. Of a driver
+    /// that refuses to tell, nothing is taken for done.
     pub(super) fn is_over(&self) -> bool {
-        self.query().unwrap_or(true)
+        self.query().unwrap_or_else(|_| self.context.is_lost())
     }
 
     /// Waits for the work that it marks.
