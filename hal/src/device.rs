@@ -341,6 +341,22 @@ impl Device {
         }
     }
 
+    /// Makes this device's context the calling thread's, until the thread makes another so.
+    ///
+    /// Never needed: every call makes it current for itself, and restores what was. On a thread whose
+    /// context it is already, a launch saves that.
+    ///
+    /// # Errors
+    ///
+    /// What the driver said.
+    pub fn make_current(&self) -> Result<(), DeviceError> {
+        match self {
+            Device::Host(_) | Device::Stub(_) => Ok(()),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(d) => Ok(d.make_current()?),
+        }
+    }
+
     /// Makes a stream.
     ///
     /// # Errors

@@ -8,6 +8,9 @@
 //!   whose memory the host cannot touch) and, with the feature of that name, `cuda` (NVIDIA GPUs).
 //! - Memory that can be shared: a sealed memfd, reserved in full at creation after a look at every
 //!   limit that applies, so that a later touch cannot fault.
+//! - On GPUs, memory mapped by page tables: a peer's stays valid when the peer dies. It travels as a
+//!   descriptor or a fabric handle; CUDA's older handles serve only memory that others allocated.
+//! - Device code from source ([`kernels`]), and launches with a [`Grid`].
 //! - Captures and graphs ([`Stream::begin_capture`], [`Graph`]): recorded launches with their edges,
 //!   on every backend, with forks and joins by events.
 //! - Order of work across streams by key ([`StreamOrder`]), inside a capture as edges, and the
@@ -20,7 +23,11 @@
 //! - Know what a group, a peer or a collective is.
 //! - Hand out references to device memory. A [`DevicePtr`] is a number; host memory that a peer may
 //!   write is reached by atomics or by raw copies, see [`shm`].
-//! - Have a current device: every call names its object.
+//! - Have a current device: every call names its object, and leaves the thread's context of CUDA as
+//!   it was.
+//! - Link against, or need, anything of CUDA: the driver is looked for when the first GPU is asked for.
+//! - Make a multicast object where a switch forbids it: `SYMMEM_MULTICAST=0`, `NCCL_NVLS_ENABLE=0`,
+//!   `TORCH_SYMM_MEM_DISABLE_MULTICAST=1`, `NVSHMEM_DISABLE_NVLS=1`.
 //!
 //! # Choices
 //!
@@ -32,6 +39,16 @@
 //! - *Work that is only recorded is another context*: no order waits for it, and it waits for nobody.
 //! - *The stub is asynchronous for real*: launches run on its own thread, its addresses point
 //!   nowhere. What works on it assumes nothing about CPUs.
+//!
+//! - *What a GPU's stream uses is kept in batches*, one event for many launches, and let go of by later
+//!   calls; in a capture the graph keeps it, whoever began the capture.
+//! - *Waits ask again and again* instead of blocking in a driver, whose waits have no bound.
+//! - *A device's primary context is never released*: what is dropped at a process's end finds it there.
+//!
+//! # Features
+//!
+//! - `cuda`: NVIDIA GPUs.
+//! - `cudarc`: contexts, streams and slices of the crate of that name, in and out without copies.
 //!
 //! # Two ranks
 //!

@@ -156,12 +156,12 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// Calls `each` with everything that it keeps.
+    /// Calls `then` with everything that it keeps.
     #[cfg(feature = "cuda")]
-    pub(crate) fn each_kept(&self, each: &mut dyn FnMut(&KeepAlive)) {
+    pub(crate) fn kept<R>(&self, then: impl FnOnce(&[KeepAlive]) -> R) -> R {
         match self.keep {
-            Keep::These(these) => these.iter().for_each(each),
-            Keep::Asked(ask) => ask().iter().for_each(each),
+            Keep::These(these) => then(these),
+            Keep::Asked(ask) => then(&ask()),
         }
     }
 

@@ -25,7 +25,7 @@ use super::module::Modules;
 use super::stream::Inner as StreamInner;
 use crate::driver::DriverError;
 use crate::types::{BackendKind, DeviceUuid};
-use crate::{DeviceError, PeerAccessError};
+use crate::{Capabilities, DeviceError, PeerAccessError};
 
 /// A handle of the driver's, which any thread may use.
 #[derive(Debug)]
@@ -66,6 +66,8 @@ pub(crate) struct Context {
     pub(super) modules: Modules,
     /// Whether fabric handles can be made, once that was tried.
     pub(super) fabric: OnceLock<bool>,
+    /// What the device can do, but for multicast, once that was asked.
+    pub(super) capabilities: OnceLock<Capabilities>,
 }
 
 /// The devices in use.
@@ -151,6 +153,7 @@ impl Context {
             streams: Mutex::default(),
             modules: Modules::default(),
             fabric: OnceLock::new(),
+            capabilities: OnceLock::new(),
         };
         context.arch = (
             context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
@@ -179,6 +182,11 @@ impl Context {
     /// Makes this the calling thread's context for a while, for calls on a stream that may capture.
     pub(super) fn enter(&'static self) -> Result<Entered, DriverError> {
         Entered::new(self, false)
+    }
+
+    pub(super) fn make_current(&self) -> Result<(), DriverError> {
+        // SAFETY: the primary context is retained until the process ends.
+        unsafe { cu!(self, cuCtxSetCurrent(self.raw())) }
     }
 
     /// As [`enter`](Self::enter), for calls that no capture of anybody's is to notice.

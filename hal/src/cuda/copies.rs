@@ -14,6 +14,7 @@ use super::context::Context;
 use super::driver::{Caller as _, cu, refusal};
 use crate::DevicePtr;
 use crate::driver::DriverError;
+use crate::fault::{Fault as _, Kind};
 use crate::health::SyncError;
 use crate::stream::{KeepAlive, Launched};
 use crate::types::Bytes;
@@ -46,14 +47,20 @@ impl Stream {
         let together = copies.len() > 1 && recording.is_none() && stream != CU_STREAM_LEGACY;
         // SAFETY: the caller vouches for all ranges, as long as what `keep` gives lives.
         let copied = unsafe {
+            let apart = || copies.iter().try_for_each(|one| single(context, *one, stream));
             if together && has_batches(context) {
-                batch(context, &copies, stream)
+                // Not every sort of memory is taken. What was enqueued before that showed is copied
+                // again, to the same places.
+                batch(context, &copies, stream).or_else(|error| match error.kind() {
+                    Kind::Unsupported => apart(),
+                    _ => Err(error),
+                })
             } else {
-                copies.iter().try_for_each(|one| single(context, *one, stream))
+                apart()
             }
         };
         // Even if it failed: some may be under way.
-        let launched = inner.keep(recording, |add| keep().iter().for_each(add));
+        let launched = inner.keep(recording, &keep());
         copied.map_err(refusal)?;
         launched
     }
@@ -79,7 +86,7 @@ impl Stream {
         // SAFETY: the caller vouches for the range, as long as what `keep` gives lives.
         unsafe { cu!(context, cuMemsetD32Async(dst.get(), value, count, inner.raw())) }
             .map_err(refusal)?;
-        inner.keep(recording, |add| keep().iter().for_each(add))
+        inner.keep(recording, &keep())
     }
 
     /// # Safety
@@ -104,7 +111,7 @@ impl Stream {
             unsafe { cu!(context, cuMemsetD32Async(dst.get(), value, 1, stream)) }
         };
         written.map_err(refusal)?;
-        inner.keep(recording, |add| keep().iter().for_each(add))
+        inner.keep(recording, &keep())
     }
 }
 

@@ -5,6 +5,7 @@ use symmem_sys::cuda::bindings::CUdevice_attribute_enum as Attribute;
 use super::context::{self, Context};
 use super::{Event, Memory, Module, Stream, copies, host_memory, multicast, virtual_memory};
 use crate::backend::DeviceOps;
+use crate::driver::DriverError;
 use crate::host;
 use crate::kernels::Unit;
 use crate::memory::{AllocError, ImportError, Shareable};
@@ -38,6 +39,10 @@ impl Device {
         self.0
     }
 
+    pub(crate) fn make_current(&self) -> Result<(), DriverError> {
+        self.0.make_current()
+    }
+
     pub(crate) fn open(&self, memory: &Memory) -> Result<(), ImportError> {
         memory.open_to(self.0)
     }
@@ -53,6 +58,24 @@ impl Device {
 
     pub(crate) fn compile(&self, unit: &Unit<'_>) -> Result<Module, LoadError> {
         self.0.modules.get(self.0, unit)
+    }
+}
+
+/// What a device can do, but for multicast, which can be switched off at any time.
+fn ask(context: &'static Context) -> Capabilities {
+    let units = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    let virtual_memory =
+        context.has(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
+    let descriptors = Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
+    Capabilities {
+        units: units.unwrap_or(1),
+        peer_atomics: context.has_peer_atomics(),
+        shareable: virtual_memory && context.has(descriptors),
+        multicast: false,
+        arch: Some(context.arch),
+        fabric: virtual_memory && virtual_memory::has_fabric(context),
+        virtual_memory,
+        stream_memory_ops: copies::has_memory_operations(context),
     }
 }
 
@@ -75,22 +98,8 @@ impl DeviceOps for Device {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let context = self.0;
-        let units = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-        let virtual_memory =
-            context.has(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
-        let descriptors =
-            Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
-        Capabilities {
-            units: units.unwrap_or(1),
-            peer_atomics: context.has_peer_atomics(),
-            shareable: virtual_memory && context.has(descriptors),
-            multicast: multicast::is_usable(context),
-            arch: Some(context.arch),
-            fabric: virtual_memory && virtual_memory::has_fabric(context),
-            virtual_memory,
-            stream_memory_ops: copies::has_memory_operations(context),
-        }
+        let asked = *self.0.capabilities.get_or_init(|| ask(self.0));
+        Capabilities { multicast: multicast::is_usable(self.0), ..asked }
     }
 
     fn allocate(&self, bytes: Bytes) -> Result<Memory, AllocError> {

@@ -70,9 +70,10 @@ impl Point {
         }
     }
 
-    /// Whether there is nothing left to wait for: the work is done, or never will be.
+    /// Whether there is nothing left to wait for: the work is done, or the device lost. Of a driver
+    /// that refuses to tell, nothing is taken for done.
     pub(super) fn is_over(&self) -> bool {
-        self.query().unwrap_or(true)
+        self.query().unwrap_or_else(|_| self.context.is_lost())
     }
 
     /// Waits for the work that it marks.
@@ -141,17 +142,25 @@ impl Event {
         *self.0.lock() = mark;
     }
 
-    /// An event of the driver's to record for this one: the one it has, if nobody else waits for that
-    /// and it is of the same context.
-    pub(super) fn point(&self, context: &'static Context) -> Result<Arc<Point>, DriverError> {
-        let mark = core::mem::take(&mut *self.0.lock());
-        if let Mark::Work(point) | Mark::Recorded(point, ..) = mark
-            && core::ptr::eq(point.context, context)
-            && Arc::strong_count(&point) == 1
-        {
-            return Ok(point);
-        }
-        Ok(Arc::new(context.point()?))
+    /// Marks something else from here on: `record` records an event of the driver's, and tells what
+    /// it marks. That is the one it has, if nobody else waits for it and it is of the same context.
+    /// Who looks meanwhile waits, and finds the old mark or the new one.
+    pub(super) fn remark(
+        &self,
+        context: &'static Context,
+        record: impl FnOnce(Arc<Point>) -> Result<Mark, DriverError>,
+    ) -> Result<(), DriverError> {
+        let mut mark = self.0.lock();
+        let point = match &*mark {
+            Mark::Work(point) | Mark::Recorded(point, ..)
+                if core::ptr::eq(point.context, context) && Arc::strong_count(point) == 1 =>
+            {
+                point.clone()
+            }
+            _ => Arc::new(context.point()?),
+        };
+        *mark = record(point)?;
+        Ok(())
     }
 }
 

@@ -36,10 +36,10 @@ pub(super) enum Sort {
 }
 
 /// What the driver knows of an address.
-fn ask<T: Default>(context: &Context, question: Question, address: u64) -> Option<T> {
-    let mut answer = T::default();
+fn ask(context: &Context, question: Question, address: u64) -> Option<c_int> {
+    let mut answer: c_int = 0;
     let out = (&raw mut answer).cast();
-    // SAFETY: each question used here is answered by a value of the type that its caller names; the
+    // SAFETY: each question used here is answered by an int, or by a byte where it is yes or no; the
     // address is only looked up.
     unsafe { cu!(context, cuPointerGetAttribute(out, question, address)) }.ok()?;
     Some(answer)
@@ -47,8 +47,8 @@ fn ask<T: Default>(context: &Context, question: Question, address: u64) -> Optio
 
 /// Whether an address is in the memory of this context's device.
 pub(super) fn is_of(context: &Context, address: u64) -> bool {
-    let sort = ask::<c_int>(context, Question::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
-    let device = ask::<c_int>(context, Question::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
+    let sort = ask(context, Question::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+    let device = ask(context, Question::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
     sort == Some(DEVICE_MEMORY) && device == Some(context.device)
 }
 
@@ -73,7 +73,7 @@ impl Sort {
             }
             None => {
                 let able = Question::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
-                match ask::<u8>(context, able, address) {
+                match ask(context, able, address) {
                     Some(able) if able != 0 => Sort::Legacy { offset: Bytes(offset) },
                     _ => Sort::Fixed("it comes from an allocator whose memory cannot be shared"),
                 }

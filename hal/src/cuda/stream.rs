@@ -105,27 +105,19 @@ impl Inner {
     pub(super) fn keep(
         &self,
         recording: Option<(u64, CUgraph)>,
-        each: impl FnOnce(&mut dyn FnMut(&KeepAlive)),
+        objects: &[KeepAlive],
     ) -> Result<Launched, SyncError> {
         if let Some((id, graph)) = recording {
-            let mut recorded = None;
-            let mut failed = Ok(());
-            each(&mut |object| {
-                if recorded.is_none() && failed.is_ok() {
-                    match Recorded::of(self.context, id, graph) {
-                        Ok(r) => recorded = Some(r),
-                        Err(e) => failed = Err(e),
-                    }
-                }
-                if let Some(recorded) = &recorded {
-                    recorded.keep(object);
-                }
-            });
-            failed?;
+            if !objects.is_empty() {
+                // A graph that does not keep what its work uses must never run.
+                let recorded = Recorded::of(self.context, id, graph);
+                let recorded = recorded.inspect_err(|_| self.invalidate())?;
+                objects.iter().for_each(|object| recorded.keep(object));
+            }
             return Ok(Launched::Recorded);
         }
         let mut keeper = self.keeper.lock();
-        each(&mut |object| keeper.add(object));
+        objects.iter().for_each(|object| keeper.add(object));
         if keeper.launched() {
             let closed = self.close(&mut keeper);
             let done = keeper.reap(|point| point.is_over());
@@ -326,11 +318,10 @@ impl Stream {
     #[cfg(feature = "cudarc")]
     pub(super) fn keep_until_now(&self, object: KeepAlive) {
         let inner = self.inner();
-        let kept = inner
-            .context
-            .enter()
-            .map_err(SyncError::from)
-            .and_then(|_entered| inner.keep(inner.recording()?, |add| add(&object)));
+        let kept =
+            inner.context.enter().map_err(SyncError::from).and_then(|_entered| {
+                inner.keep(inner.recording()?, core::slice::from_ref(&object))
+            });
         if let Err(error) = kept
             && inner.context.can_tidy()
         {
@@ -398,44 +389,43 @@ impl StreamOps for Stream {
         let recording = inner.recording()?;
         // SAFETY: the caller's promise; the context is the stream's, and current.
         unsafe { function.launch(inner.raw(), launch.args, launch.grid) }.map_err(refusal)?;
-        inner.keep(recording, |add| launch.each_kept(add))
+        launch.kept(|objects| inner.keep(recording, objects))
     }
 
     fn record(&self, event: &Event) -> Result<(), SyncError> {
         let inner = self.inner();
         let _entered = inner.context.enter()?;
         let recording = inner.recording()?;
-        let point = event.point(inner.context)?;
-        point.record(inner.raw()).map_err(refusal)?;
-        event.set(match recording {
-            None => Mark::Work(point),
-            Some((id, _)) => Mark::Recorded(point, Arc::downgrade(&self.0), id),
+        let recorded = event.remark(inner.context, |point| {
+            point.record(inner.raw())?;
+            Ok(match recording {
+                None => Mark::Work(point),
+                Some((id, _)) => Mark::Recorded(point, Arc::downgrade(&self.0), id),
+            })
         });
-        Ok(())
+        recorded.map_err(refusal)
     }
 
     fn mark(&self, event: &Event) {
         let inner = self.inner();
         let marked = inner.context.enter().and_then(|_entered| {
-            Ok(match inner.state()? {
+            let before = match inner.state()? {
                 State::Runs => {
-                    let point = event.point(inner.context)?;
-                    point.record(inner.raw())?;
-                    Some(point)
+                    return event.remark(inner.context, |point| {
+                        point.record(inner.raw())?;
+                        Ok(Mark::Work(point))
+                    });
                 }
                 State::Records { id, .. } => inner.before(id),
                 State::Broken => inner.entered.lock().as_ref().map(|j| j.before.clone()),
-            })
-        });
-        match marked {
-            Ok(Some(point)) => event.set(Mark::Work(point)),
-            Ok(None) => {
-                tracing::debug!(
-                    "a stream in somebody else's capture: its earlier work has no mark"
-                );
+            };
+            match before {
+                Some(point) => event.set(Mark::Work(point)),
+                None => tracing::debug!("the work before somebody else's capture has no mark"),
             }
-            Err(error) => inner.context.complain("marking a stream's work", Err(error)),
-        }
+            Ok(())
+        });
+        inner.context.complain("marking a stream's work", marked);
     }
 
     fn wait(&self, event: &Event, _wait: &Wait) -> Result<(), SyncError> {
@@ -577,7 +567,7 @@ impl StreamOps for Stream {
         let _entered = inner.context.enter()?;
         let recording = inner.recording()?;
         let object = graph.launch(inner.raw()).map_err(refusal)?;
-        inner.keep(recording, |add| add(&object))
+        inner.keep(recording, &[object])
     }
 
     fn watch(&self, health: Weak<dyn Health>) {
