@@ -216,6 +216,18 @@ fn a_rendezvous_is_timed_on_every_number_of_ranks() {
 }
 
 #[test]
+fn what_is_not_checked_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("results.json");
+    let mut command = symmem(&["bench", "all-reduce", "--threads", "--no-check", "--max", "64"]);
+    let output = command.args(["--iterations", "3", "--json"]).arg(&path).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let results: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    assert_eq!(results["rows"][0]["checked"], false);
+    assert!(text(&output.stdout).lines().any(|line| line == "checked     nothing"));
+}
+
+#[test]
 fn barriers_in_graphs() {
     for backend in ["host", "stub"] {
         let args = ["bench", "barrier", "--graph", "--threads", "--backend", backend];

@@ -69,9 +69,9 @@ class Contender:
     def __init__(self, name, ranks, request):
         self.name, self.ranks, self.request = name, ranks, request
 
-    def measure(self, bytes):
+    def measure(self, bytes, turn):
         """Isolated and period, in microseconds: medians of the slowest rank's times."""
-        answers = self.ranks.ask(self.request(bytes))
+        answers = self.ranks.ask(self.request(bytes, turn))
         if answers[0].get("report") == "skipped":
             raise Failed(f"{self.name}: {answers[0]['because']}")
         timings = [answer.get("timing", answer) for answer in answers]
@@ -113,16 +113,18 @@ class Comparison:
         arguments = self.arguments
         protocol = {"iterations": arguments.iterations, "calls": 20, "launches": 15}
 
-        def own(bytes):
+        def own(bytes, turn):
             words = [op, "--ranks", arguments.ranks, "--iterations", protocol["iterations"]]
             words += ["--batch", "{calls}x{launches}".format(**protocol), "--graph"]
             if op != "barrier":
                 words += ["--dtype", arguments.dtype, "--min", bytes, "--max", bytes, "--no-limit"]
+                # What the first round has checked.
+                words += ["--no-check"] if turn else []
             return " ".join(map(str, words))
 
         def other(call):
             request = dict(protocol, call=call, dtype=arguments.dtype)
-            return lambda bytes: json.dumps(dict(request, bytes=bytes))
+            return lambda bytes, turn: json.dumps(dict(request, bytes=bytes))
 
         all = [Contender("symmem", self.ranks["symmem"], own)]
         for peer in arguments.peers:
@@ -147,7 +149,7 @@ class Comparison:
                 if f"{op} {contender.name}" in self.absent:
                     continue
                 try:
-                    times = contender.measure(bytes)
+                    times = contender.measure(bytes, turn)
                 except Failed as failed:
                     if contender.name == "symmem":
                         raise

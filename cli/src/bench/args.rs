@@ -117,6 +117,9 @@ pub struct Data {
     step: Option<Bytes>,
     #[command(flatten)]
     capture: Capture,
+    /// Do not check results: for many runs of what one run has checked
+    #[arg(long)]
+    no_check: bool,
     /// Other inputs for another number
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -422,6 +425,7 @@ impl Data {
             placement,
             graph: self.capture.graph,
             limit: !self.no_limit,
+            check: !self.no_check,
             pace: self.common.pace(),
             seed: Seed::new(self.seed),
         }))

@@ -31,6 +31,8 @@ pub enum Report {
 pub struct Row {
     pub bytes: u64,
     pub algorithm: String,
+    /// Whether every result was.
+    pub checked: bool,
     pub timing: Timing,
 }
 
@@ -101,7 +103,7 @@ impl Line {
             algbw_gbps: algbw,
             busbw_gbps: algbw * bus_factor,
             // A rank reports a row only after its last check.
-            checked: true,
+            checked: ranks.iter().all(|row| row.checked),
         })
     }
 }
