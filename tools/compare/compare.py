@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-from ranks import NO_MULTICAST, Failed, Ranks
+from ranks import NO_MULTICAST, Failed, Ranks, Refused
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PEER = os.path.join(HERE, "peer.py")
@@ -66,14 +66,12 @@ def shown(bytes):
 class Contender:
     """One who takes part: a name, and ranks that measure when asked."""
 
-    def __init__(self, name, ranks, request):
-        self.name, self.ranks, self.request = name, ranks, request
+    def __init__(self, name, kind, ranks, request):
+        self.name, self.kind, self.ranks, self.request = name, kind, ranks, request
 
     def measure(self, bytes, turn):
         """Isolated and period, in microseconds: medians of the slowest rank's times."""
         answers = self.ranks.ask(self.request(bytes, turn))
-        if answers[0].get("report") == "skipped":
-            raise Failed(f"{self.name}: {answers[0]['because']}")
         timings = [answer.get("timing", answer) for answer in answers]
         slowest = lambda key: map(max, zip(*(timing[key] for timing in timings)))
         return statistics.median(slowest("isolated")), statistics.median(slowest("periods"))
@@ -102,12 +100,12 @@ class Comparison:
             try:
                 self.ranks[kind] = Ranks(kind, command, arguments.ranks)
                 self.versions[kind] = self.ranks[kind].greetings[0]
-            except Failed as failed:
+            except (Failed, Refused) as failed:
                 self.leave_out(kind, failed)
 
     def leave_out(self, name, failed):
         self.absent[name] = str(failed)
-        print(f"left out: {failed}\n", file=sys.stderr)
+        print(f"left out: {name}: {failed}\n", file=sys.stderr)
 
     def contenders(self, op, bytes):
         arguments = self.arguments
@@ -126,35 +124,42 @@ class Comparison:
             request = dict(protocol, call=call, dtype=arguments.dtype)
             return lambda bytes, turn: json.dumps(dict(request, bytes=bytes))
 
-        all = [Contender("symmem", self.ranks["symmem"], own)]
+        all = [Contender("symmem", "symmem", self.ranks["symmem"], own)]
         for peer in arguments.peers:
             for kind, call, name in CALLS[peer].get(op, []):
                 if kind in self.ranks and not (call == "one-shot" and bytes > ONE_SHOT_MOST):
-                    all.append(Contender(name, self.ranks[kind], other(call)))
+                    all.append(Contender(name, kind, self.ranks[kind], other(call)))
         return all
 
     def run(self):
         for op in self.arguments.ops:
-            rows = [self.row(op, bytes) for bytes in ([0] if op == "barrier" else self.arguments.sizes)]
-            self.rows += rows
+            rows = []
+            for bytes in [0] if op == "barrier" else self.arguments.sizes:
+                rows.append(self.row(op, bytes))
+                self.rows.append(rows[-1])
             show(op, rows)
 
     def row(self, op, bytes):
         contenders = self.contenders(op, bytes)
-        isolated, period = {}, {}
+        isolated, period, out = {}, {}, set()
         for turn in range(self.arguments.runs):
             # Nobody is always the first, or always after the same.
             first = turn % len(contenders)
             for contender in contenders[first:] + contenders[:first]:
-                if f"{op} {contender.name}" in self.absent:
+                if contender.name in out:
                     continue
                 try:
                     times = contender.measure(bytes, turn)
-                except Failed as failed:
+                except (Failed, Refused) as failed:
                     if contender.name == "symmem":
                         raise
-                    self.leave_out(f"{op} {contender.name}", f"{op} of {shown(bytes)}: {failed}")
-                    isolated.pop(contender.name, None), period.pop(contender.name, None)
+                    self.leave_out(f"{contender.name}, {op} of {shown(bytes)}", failed)
+                    if isinstance(failed, Failed):
+                        self.ranks.pop(contender.kind).kill()
+                    # Ratios are of whole rounds.
+                    out.add(contender.name)
+                    isolated.pop(contender.name, None)
+                    period.pop(contender.name, None)
                     continue
                 isolated.setdefault(contender.name, []).append(times[0])
                 period.setdefault(contender.name, []).append(times[1])
@@ -277,16 +282,15 @@ def main():
         try:
             comparison.start()
             comparison.run()
-        except Failed as failed:
-            print(f"compare: {failed}", file=sys.stderr)
-            return 1
+        except (Failed, Refused) as failed:
+            comparison.leave_out("symmem", failed)
         finally:
             comparison.stop()
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(comparison.results(), file, indent=1)
             file.write("\n")
-    return 0
+    return 1 if "symmem" in comparison.absent else 0
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ class Gloo:
 class Cuda:
     """What peers on GPUs have in common."""
 
-    def __init__(self, rank, size, largest, before_group=lambda symm_mem: None):
+    def __init__(self, rank, size, largest):
         import torch
         import torch.distributed as dist
         import torch.distributed._symmetric_memory as symm_mem
@@ -78,7 +78,6 @@ class Cuda:
         self.size, self.largest = size, largest
         self.device = torch.device("cuda", rank)
         torch.cuda.set_device(self.device)
-        before_group(symm_mem)
         dist.init_process_group("nccl", device_id=self.device)
         self.group = dist.group.WORLD.group_name
         self.stream = torch.cuda.Stream(self.device)
@@ -150,8 +149,9 @@ class NcclWindows(Cuda):
     """NCCL's collectives on memory that is registered as symmetric windows."""
 
     def __init__(self, rank, size, largest):
+        super().__init__(rank, size, largest)
         # Of the whole process, which is why these ranks are others than NCCL's.
-        super().__init__(rank, size, largest, lambda symm_mem: symm_mem.set_backend("NCCL"))
+        self.symm_mem.set_backend("NCCL")
 
     def call(self, name, count, dtype):
         keys = iter(("input", "output"))
@@ -225,8 +225,10 @@ def main():
             if key not in graphs:
                 dtype = dtype_of(peer.torch, request["dtype"])
                 call = peer.call(request["call"], request["bytes"] // dtype.itemsize, dtype)
-                graphs[key] = peer.capture(call, 1), peer.capture(call, request["calls"])
-            say(measure(peer, barrier, *graphs[key], request))
+                # The call, too: it owns the memory whose addresses the graphs hold.
+                graphs[key] = peer.capture(call, 1), peer.capture(call, request["calls"]), call
+            one, many, _ = graphs[key]
+            say(measure(peer, barrier, one, many, request))
         except Exception as error:  # Whatever it is, it is the answer.
             reason = str(error).strip().splitlines()
             say({"because": f"{type(error).__name__}: {reason[0] if reason else ''}"})

@@ -18,7 +18,11 @@ NO_MULTICAST = {
 
 
 class Failed(Exception):
-    """A contender cannot go on: a rank ended, was silent for too long, or said why."""
+    """A contender cannot go on: a rank ended, was silent for too long, or has a wrong result."""
+
+
+class Refused(Exception):
+    """All ranks are well, and said why they do not do what they were asked."""
 
 
 def free_port():
@@ -93,10 +97,13 @@ class Ranks:
                 raise Failed(f"{self.name}: rank {rank} has ended\n{last}")
             heard.append(line)
         for line in heard:
-            if "because" in line and line.get("report") != "skipped":
-                raise Failed(f"{self.name}: {line['because']}")
             if line.get("report") == "wrong":
                 raise Failed(f"{self.name}: {line['what']}: {line['wrong']}")
+            if line.get("report") == "failed":
+                raise Failed(f"{self.name}: {line['because']}")
+        for line in heard:
+            if "because" in line:
+                raise Refused(f"{self.name}: {line['because']}")
         return heard
 
     def ask(self, line, seconds=180):
