@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 use symmem_hal::types::{BackendKind, Bytes, DeviceUuid};
 use symmem_hal::{
     AccessError, AllocError, Capture, CaptureError, Device, DeviceError, DevicePtr, ExportError,
-    Fault as _, Graph, ImportError, KeepAlive, Kind, Launched, Memory, PeerAccessError, RangeError,
-    Stream, StreamMode, StreamOrder, SyncError, Wait,
+    Fault as _, Graph, Grid, ImportError, KeepAlive, KernelSource, Kind, Launch, Launched,
+    LoadError, Memory, PeerAccessError, RangeError, Stream, StreamMode, StreamOrder, SyncError,
+    Unit, Wait, bytemuck,
 };
 use symmem_sys::cuda::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, Driver};
 
@@ -619,4 +620,142 @@ fn foreign_streams_are_known_again() {
         let refused = unsafe { Stream::from_raw(&second, other.as_raw().unwrap(), None) };
         assert!(matches!(refused, Err(DeviceError::Foreign { .. })));
     }
+}
+
+static STEPS: KernelSource = KernelSource {
+    name: "hal-tests-steps",
+    file: (
+        "steps.cu",
+        r#"
+struct Step { unsigned* word; unsigned factor; unsigned shared; };
+extern "C" __global__ void step(const __grid_constant__ Step step) {
+    extern __shared__ unsigned scratch[];
+    WAIT;
+    if (threadIdx.x == 0) scratch[step.shared / 4 - 1] = step.factor;
+    __syncthreads();
+    if (blockIdx.x == 0 && threadIdx.x == blockDim.x - 1)
+        *step.word = *step.word * scratch[step.shared / 4 - 1] + gridDim.x;
+}
+"#,
+    ),
+    headers: &[],
+};
+
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct Step {
+    word: DevicePtr,
+    factor: u32,
+    shared: u32,
+}
+
+/// A driver in software that runs no kernels.
+fn runs_kernels() -> bool {
+    !Driver::get().unwrap().path().to_string_lossy().contains("fake")
+}
+
+#[test]
+fn kernels_are_compiled_once_and_launched_with_their_arguments() {
+    let Some(device) = gpu() else { return };
+    let wait = "asm volatile(\"griddepcontrol.wait;\" ::: \"memory\")";
+    let arch = device.capabilities().arch.unwrap();
+    let wait = if arch >= (9, 0) { wait } else { "(void)0" };
+    let defines = [("WAIT", wait)];
+    let unit = Unit { source: &STEPS, defines: &defines };
+    let module = match device.compile(&unit) {
+        Ok(module) => module,
+        Err(error @ LoadError::NoCode { .. }) => return eprintln!("skipped: {error}"),
+        Err(error) => panic!("{error}"),
+    };
+    let function = module.device_function("step", size_of::<Step>()).unwrap();
+    assert_eq!((function.args(), function.backend()), (16, BackendKind::Cuda));
+    if runs_kernels() {
+        let missing = module.device_function("stride", 16).unwrap_err();
+        assert!(matches!(missing, LoadError::NoKernel { .. }), "{missing}");
+        let other = module.device_function("step", 24).unwrap_err();
+        assert!(matches!(other, LoadError::Arguments { expected: 24, found: 16, .. }), "{other}");
+        let units = device.capabilities().units;
+        assert!(function.resident_blocks(32, 0) >= units);
+        assert!(function.resident_blocks(1024, 100 << 10) < function.resident_blocks(32, 0));
+    }
+    let again = device.compile(&unit).unwrap().device_function("step", 16).unwrap();
+    let (memory, stream) =
+        (device.allocate(Bytes::new(64)).unwrap(), device.stream(StreamMode::Worker).unwrap());
+    let launch = |factor, grid: Grid| {
+        let args = Step { word: memory.base(), factor, shared: grid.shared };
+        // SAFETY: `step` takes a `Step`; the memory outlives the stream's work and the graph.
+        unsafe { stream.launch(Launch::new(again, &args, &LONG, &[]).grid(grid)) }
+    };
+    let grid = Grid { blocks: 3, threads: 64, shared: 64, ..Grid::default() };
+    let large = Grid { shared: 100 << 10, ..grid };
+    assert_eq!(launch(1, grid).unwrap(), Launched::Queued);
+    launch(2, large).unwrap();
+    launch(3, Grid { dependent: arch >= (9, 0), ..grid }).unwrap();
+    launch(4, Grid { cooperative: true, blocks: 2, ..grid }).unwrap();
+    stream.synchronize(&LONG).unwrap();
+    let expected = ((3 * 2 + 3) * 3 + 3) * 4 + 2;
+    if runs_kernels() {
+        assert_eq!(words(&memory, 2), [expected, 0]);
+    }
+    stream.begin_capture().unwrap();
+    assert_eq!(launch(5, grid).unwrap(), Launched::Recorded);
+    launch(6, Grid { dependent: arch >= (9, 0), ..grid }).unwrap();
+    let graph = stream.end_capture().unwrap();
+    assert_eq!((graph.nodes(), graph.edges()), (2, vec![(0, 1)]));
+    graph.launch(&stream, &LONG).unwrap();
+    stream.synchronize(&LONG).unwrap();
+    if runs_kernels() {
+        assert_eq!(words(&memory, 1), [(expected * 5 + 3) * 6 + 3]);
+        // More than the device has: refused, and the stream goes on.
+        let refused = launch(1, Grid { threads: 4096, ..grid }).unwrap_err();
+        assert!(matches!(refused, SyncError::Device(_)), "{refused}");
+        let refused = launch(1, Grid { cooperative: true, blocks: 1 << 20, ..grid }).unwrap_err();
+        assert!(matches!(refused, SyncError::Device(_)), "{refused}");
+        launch(0, grid).unwrap();
+        stream.synchronize(&LONG).unwrap();
+        assert_eq!(words(&memory, 1), [3]);
+    }
+    let host = Device::host().stream(StreamMode::Inline).unwrap();
+    let args = Step { word: memory.base(), factor: 1, shared: 64 };
+    // SAFETY: refused.
+    let refused = unsafe { host.launch(Launch::new(again, &args, &LONG, &[])) };
+    assert!(matches!(refused, Err(SyncError::OtherBackend)));
+}
+
+/// cudarc opens the driver of the machine itself, so that this is a test for a GPU.
+#[cfg(feature = "cudarc")]
+#[test]
+fn cudarc_and_this_library_share_contexts_streams_and_memory() {
+    let Some(device) = gpu() else { return };
+    if !runs_kernels() {
+        return eprintln!("skipped: cudarc does not use the driver in software");
+    }
+    let context = device.to_cudarc().unwrap();
+    assert_eq!(Device::from_cudarc(&context).unwrap().uuid(), device.uuid());
+    let theirs = context.new_stream().unwrap();
+    let stream = Stream::from_cudarc(&theirs).unwrap();
+    assert_eq!(stream.as_raw().unwrap(), theirs.cu_stream().cast());
+    // Their memory here.
+    let slice = Arc::new(theirs.clone_htod(&[1u32, 2, 3, 4]).unwrap());
+    let memory = Memory::from_cudarc(slice.clone()).unwrap();
+    fill(&stream, &memory, 1, 9, 2);
+    assert_eq!(theirs.clone_dtoh(&*slice).unwrap(), [1, 9, 9, 4]);
+    assert!(memory.export().is_err());
+    drop(slice);
+    stream.synchronize(&LONG).unwrap();
+    assert_eq!(words(&memory, 4), [1, 9, 9, 4]);
+    // This library's memory there, on a stream of this library's.
+    let own = device.allocate(Bytes::new(64)).unwrap();
+    let worker = device.stream(StreamMode::Worker).unwrap();
+    // SAFETY: the stream outlives all that uses it.
+    let lent = unsafe { worker.to_cudarc() }.unwrap();
+    let mut view = own.to_cudarc::<u32>(&lent, Bytes::new(16), 4).unwrap();
+    lent.memcpy_htod(&[5u32, 6, 7, 8], &mut view.view_mut()).unwrap();
+    assert_eq!(lent.clone_dtoh(&view.view()).unwrap(), [5, 6, 7, 8]);
+    drop(view);
+    worker.synchronize(&LONG).unwrap();
+    assert_eq!(words(&own, 9), [0, 0, 0, 0, 5, 6, 7, 8, 0]);
+    assert!(own.to_cudarc::<u32>(&lent, Bytes::new(52), 4).is_err());
+    assert!(own.to_cudarc::<u32>(&lent, Bytes::new(2), 4).is_err());
+    assert!(Device::host().to_cudarc().is_err());
 }

@@ -46,7 +46,6 @@ unsafe impl<T> Send for Raw<T> {}
 unsafe impl<T> Sync for Raw<T> {}
 
 /// A device of this process.
-#[derive(Debug)]
 pub(crate) struct Context {
     driver: &'static Driver,
     pub(super) ordinal: u32,
@@ -68,6 +67,12 @@ pub(crate) struct Context {
     pub(super) fabric: OnceLock<bool>,
     /// What the device can do, but for multicast, once that was asked.
     pub(super) capabilities: OnceLock<Capabilities>,
+}
+
+impl core::fmt::Debug for Context {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} ({})", self.ordinal, self.name)
+    }
 }
 
 /// The devices in use.

@@ -96,6 +96,17 @@ impl Inner {
         State::of(self.context, self.raw())
     }
 
+    /// As [`state`](Self::state), in whatever context: only the default stream is another in each.
+    fn state_apart(&self) -> Result<State, DriverError> {
+        if self.raw() != CU_STREAM_LEGACY
+            && let Ok(state) = self.state()
+        {
+            return Ok(state);
+        }
+        let _entered = self.context.enter()?;
+        self.state()
+    }
+
     /// Where work that is enqueued now goes: nowhere yet known to end, or into a capture.
     pub(super) fn recording(&self) -> Result<Option<(u64, CUgraph)>, SyncError> {
         self.state()?.recording()
@@ -506,8 +517,7 @@ impl StreamOps for Stream {
     }
 
     fn capture(&self) -> Capture {
-        let inner = self.inner();
-        let state = inner.context.enter().and_then(|_entered| inner.state());
+        let state = self.inner().state_apart();
         // A device that does not answer takes no work either: who launches hears why.
         state.map_or(Capture::None, State::public)
     }
@@ -572,16 +582,22 @@ impl StreamOps for Stream {
 
     fn watch(&self, health: Weak<dyn Health>) {
         let inner = self.inner();
-        let recorded = inner.context.enter().and_then(|_entered| match inner.state()? {
-            State::Records { id, graph } => Recorded::of(inner.context, id, graph).map(Some),
+        let recorded = inner.state_apart().and_then(|state| match state {
+            State::Records { id, graph } => {
+                let _entered = inner.context.enter()?;
+                Recorded::of(inner.context, id, graph).map(Some)
+            }
             _ => Ok(None),
         });
         match recorded {
             Ok(Some(recorded)) => recorded.watch(health),
             Ok(None) => {
                 let mut watched = inner.watched.lock();
-                watched.retain(|h| h.strong_count() > 0 && !Weak::ptr_eq(h, &health));
-                watched.push(health);
+                // Most operations are of the group that the one before was of.
+                if watched.last().is_none_or(|last| !Weak::ptr_eq(last, &health)) {
+                    watched.retain(|h| h.strong_count() > 0 && !Weak::ptr_eq(h, &health));
+                    watched.push(health);
+                }
             }
             Err(error) => inner.context.complain("watching a stream", Err(error)),
         }
