@@ -61,6 +61,15 @@ pub(crate) enum Executor {
 }
 
 impl Executor {
+    /// What runs in this process.
+    pub(crate) fn host(&self) -> Option<&Host> {
+        match self {
+            Executor::Host(host) => Some(host),
+            #[cfg(feature = "cuda")]
+            Executor::Gpu(_) => None,
+        }
+    }
+
     /// Compares the lanes' last calls, where that takes no other thread; whether it did.
     fn last_look(&self, group: &Group, stream: &Stream) -> Box<dyn Fn() -> bool + Send + Sync> {
         match self {
