@@ -369,6 +369,7 @@ impl<'g> Lane<'g> {
     {
         let state = self.state();
         self.shared.status.check()?;
+        self.shared.check_stream(issue.stream)?;
         let turn = state.order.enter(issue.stream, issue.wait)?;
         // Whoever has the turn is alone with the count.
         let count = state.issued.load(Ordering::Relaxed) + 1;
