@@ -63,7 +63,11 @@ pub use symmem_sync as sync;
 pub use symmem_sys as sys;
 
 /// Every kernel of the layers here, for whoever compiles them ahead of time.
-pub const KERNEL_UNITS: &[&hal::kernels::KernelUnits] = &[&hal::kernels::UNITS];
+pub const KERNEL_UNITS: &[&hal::kernels::KernelUnits] = &[
+    &hal::kernels::UNITS,
+    #[cfg(all(feature = "sync", feature = "cuda"))]
+    &sync::gpu::UNITS,
+];
 
 /// Everything a program needs, in one `use`.
 pub mod prelude {
