@@ -20,9 +20,8 @@ const PATIENT: Wait = Wait::seconds(30);
 /// Two ranks, each a thread with a device of its own.
 fn ranks<R: Send>(body: impl Fn(Group) -> R + Sync) -> Result<Vec<R>, RendezvousError> {
     let devices = (0..2).map(|ordinal| Device::cuda(ordinal).unwrap()).collect();
-    let mut options = Options::default();
     // Small: the library's memory is real.
-    options.workspace = Bytes::mib(2);
+    let options = Options { workspace: Bytes::mib(2), ..Options::default() };
     Threads::new(RANKS).options(options).devices(devices).run(body)
 }
 
