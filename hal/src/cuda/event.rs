@@ -14,7 +14,7 @@ use symmem_sys::cuda::bindings::{CUevent, CUevent_flags_enum, CUevent_st, CUresu
 use super::context::{Context, Raw};
 use super::driver::{Caller as _, absent, cu};
 use super::poller;
-use super::stream::Inner as StreamInner;
+use super::queue::Queue;
 use crate::Wait;
 use crate::backend::EventOps;
 use crate::capture::CaptureError;
@@ -130,7 +130,7 @@ pub(super) enum Mark {
     /// Work that runs.
     Work(Arc<Point>),
     /// Work that a stream recorded, in the capture of this id.
-    Recorded(Arc<Point>, Weak<StreamInner>, u64),
+    Recorded(Arc<Point>, Weak<Queue>, u64),
 }
 
 impl Event {
