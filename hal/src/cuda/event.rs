@@ -24,7 +24,9 @@ use crate::health::SyncError;
 /// Without a pause for as long as a short kernel takes, since a sleep alone costs more.
 const SPIN: Duration = Duration::from_micros(100);
 const YIELD: Duration = Duration::from_millis(2);
-const NAP: Duration = Duration::from_micros(50);
+/// A nap is a part of the wait so far, so that it adds little to it, in these bounds.
+const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
+const NAP_PART: u32 = 20;
 
 /// An event of the driver's, which goes back to its context's store when nobody asks for it.
 #[derive(Debug)]
@@ -112,7 +114,10 @@ pub(super) fn until(
         match now - start {
             short if short < SPIN => core::hint::spin_loop(),
             longer if longer < YIELD => std::thread::yield_now(),
-            _ => std::thread::sleep(NAP.min(deadline - now)),
+            long => {
+                let nap = (long / NAP_PART).clamp(NAPS[0], NAPS[1]);
+                std::thread::sleep(nap.min(deadline - now));
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The CUDA backend beside its contract: on the driver that the loader finds, be it of a GPU or one
-//! in software that `SYMMEM_CUDA_LIBRARY` names. No kernels: copies and fills are enough to see order,
-//! captures and lifetimes. Without a driver each test says so and passes.
+//! in software that `SYMMEM_CUDA_LIBRARY` names. Copies and fills are enough to see order, captures and
+//! lifetimes on either; kernels run on a GPU alone. Without a driver each test says so and passes.
 #![cfg(feature = "cuda")]
 #![allow(
     unsafe_code,
