@@ -128,11 +128,14 @@ impl Queue {
         Ok(Launched::Queued)
     }
 
-    /// Marks the work of the open batch. The context is current, and the stream in no capture.
-    pub(super) fn close(&self, keeper: &mut Keeper<Arc<Point>>) -> Result<(), DriverError> {
+    /// Marks the work of the open batch. The context is current.
+    fn close(&self, keeper: &mut Keeper<Arc<Point>>) -> Result<(), DriverError> {
         let point = Arc::new(self.context.point()?);
         point.record(self.raw())?;
-        keeper.close(point);
+        // Another thread may have begun a capture meanwhile: then this marks a place in that.
+        if let State::Runs = self.state()? {
+            keeper.close(point);
+        }
         Ok(())
     }
 
