@@ -182,16 +182,23 @@ template <u32 W> SYMMEM_FN void reduce_dense(const Plan& p) {
     for_peers<W>(lane, [&](u32 r) {
       const u64 slots = packets_at(lane, lane_of<W>(lane, r), step.parity, lane.rank);
       const u64 from = p.input + p.in.step * r;
+      Dense d = ahead;
+      if (p.in.step != 0 && first < units) d.load(from, Dense::vector(first), count);
+#pragma unroll 1
       for (u64 u = first; u < units; u += stride) {
-        Dense d = ahead;
-        if (u != first || p.in.step != 0) d.load(from, Dense::vector(u), count);
+        // The next is on its way while this one goes.
+        Dense next = {};
+        if (u + stride < units) next.load(from, Dense::vector(u + stride), count);
         d.put(slots + Dense::packet(u) * 16, step.epoch);
+        d = next;
       }
     });
     const u64 per_writer = (u64)lane.packet_count * 16, slots = packets_at(lane, lane.own, step.parity, 0);
     Gate gate;
+#pragma unroll 1
     for (u64 u = first; ok && u < units; u += stride) {
-      if (u != first) ahead.load(own, Dense::vector(u), count);
+      Dense next = {};
+      if (u + stride < units) next.load(own, Dense::vector(u + stride), count);
       Reduction fold[3];
 #pragma unroll
       for (u32 r = 0; r < (W ? W : 0x7fffffff); r++) {
@@ -209,6 +216,7 @@ template <u32 W> SYMMEM_FN void reduce_dense(const Plan& p) {
 #pragma unroll
       for (u32 k = 0; k < 3; k++) result.v[k] = fold[k].result(lane.world);
       if (ok && p.receives) result.store(p.output, Dense::vector(u), count);
+      ahead = next;
     }
   } else if (ok) {
     Headers headers;
@@ -352,12 +360,13 @@ template <u32 W, bool ALL_OUTPUTS> SYMMEM_FN void fold_chunk(const Plan& p, u64 
 // gets it), chunk by chunk, and folds what it got.
 //
 // Round j of a block pushes its chunk j and folds its chunk j - ahead. A raised flag j + 1 says that
-// the round is over: its chunk is there, and the chunk it folded has been read. A ring of 2 * ahead + 2
-// slots is therefore never written before it was read.
+// chunk j is there, and that the chunk which the round before folded has been read. A ring of
+// 2 * ahead + 2 slots is therefore never written before it was read.
 //
 // In a two-shot every rank does so with a slice, and stores its results into all ranks' outputs, which
-// are symmetric memory. In place, a chunk of a peer's output is replaced only after that peer's flag has
-// said that it was pushed; and none is before that peer is known to be in the same call.
+// are symmetric memory; its flag also says that the round's results are there. In place, a chunk of a
+// peer's output is replaced only after that peer's flag has said that it was pushed; and none is before
+// that peer is known to be in the same call.
 template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
   const Lane& lane = p.lane;
   if (!begin(lane)) return;
@@ -392,6 +401,10 @@ template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
       });
       pushed.advance(p);
     }
+    if (!TWO_SHOT && j < count) {
+      block_sync();
+      if (!is_worker()) raise_flags(lane, step, j + 1);
+    }
     if (j >= p.ahead) {
       u32 c = j - p.ahead;
       if (!is_worker() && ok) {
@@ -408,8 +421,7 @@ template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
         folded.advance(p);
       }
     }
-    // In a one-shot, what is raised after the last chunk was pushed tells nobody anything.
-    if (TWO_SHOT || j < count) {
+    if (TWO_SHOT) {
       block_sync();
       if (!is_worker()) raise_flags(lane, step, j + 1);
     }
