@@ -260,6 +260,7 @@ extern "C" __global__ void __launch_bounds__(32) symmem_barrier(const SYMMEM_ARG
     const u64* word = barrier_word(s, r, s.own);
     if (r != s.rank) why = await(s, patience, r, [=] { return has_come(mine, load_acquire(word)); });
   }
+  allow_next_kernel();
   if (!block_any(why != 0)) return;
   // The most specific cause that any thread found.
   bool lost = block_any(why == FAULT_LOST), cancelled = block_any(why == FAULT_CANCELLED);
