@@ -49,12 +49,12 @@ pub(super) struct Invocation {
 /// Arguments that name no place to run at.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BadArguments {
-    #[error("no backend {0:?}: this build has {}", names())]
-    Backend(String),
+    #[error("no backend {name:?}: this build has {all}", all = names())]
+    Backend { name: String },
     #[error("0 ranks: at least one is needed")]
     NoRanks,
     #[error("no device for the suite: {0}")]
-    Device(#[from] DeviceError),
+    Device(DeviceError),
 }
 
 fn names() -> String {
@@ -77,7 +77,7 @@ impl Invocation {
     pub(super) fn places(&self, devices: Devices) -> Result<Vec<Place>, BadArguments> {
         let backend = match &self.backend {
             Some(name) => {
-                Some(backend_of(name).ok_or_else(|| BadArguments::Backend(name.clone()))?)
+                Some(backend_of(name).ok_or_else(|| BadArguments::Backend { name: name.clone() })?)
             }
             None => None,
         };
@@ -93,7 +93,7 @@ impl Invocation {
             None => BackendKind::Host,
         };
         // Before any rank starts.
-        devices(backend)?;
+        devices(backend).map_err(BadArguments::Device)?;
         let mode = if self.threads { Mode::Threads } else { Mode::Processes };
         let mut places = Vec::new();
         if self.local {
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn what_is_nowhere_is_refused() {
         assert!(matches!(places(&["--ranks", "2,0"]), Err(BadArguments::NoRanks)));
-        assert!(matches!(places(&["--backend", "abacus"]), Err(BadArguments::Backend(_))));
+        assert!(matches!(places(&["--backend", "abacus"]), Err(BadArguments::Backend { .. })));
         #[cfg(feature = "cuda")]
         assert!(matches!(places(&["--backend", "cuda"]), Err(BadArguments::Device(_))));
     }
@@ -194,7 +194,8 @@ mod tests {
                 assert_eq!(place.to_string().parse::<Place>().unwrap(), place);
             }
         }
-        for text in ["host-3", "gpu-threads-1", "host-threads-1-two", "host-threads-1-one_device-1"] {
+        for text in ["host-3", "gpu-threads-1", "host-threads-1-two", "host-threads-1-one_device-1"]
+        {
             assert!(text.parse::<Place>().is_err(), "{text}");
         }
     }

@@ -3,8 +3,8 @@
 use core::fmt;
 use core::str::FromStr;
 
-use symmem_hal::{Device, DeviceError};
 use symmem_hal::types::BackendKind;
+use symmem_hal::{Device, DeviceError};
 
 /// What a rank is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
