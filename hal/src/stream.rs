@@ -233,16 +233,16 @@ impl Stream {
     /// # Errors
     ///
     /// [`SyncError::WorkerGone`] where the stream can run nothing any more,
-    /// [`SyncError::Capture`] in an invalid capture.
+    /// [`SyncError::OtherBackend`] where the function is none of this stream's backend,
+    /// [`SyncError::Capture`] in an invalid capture, [`SyncError::Device`] where the driver refused.
     ///
     /// # Safety
     ///
     /// The argument struct must be the one the function's kernel was written for, and every address
     /// in it must stay valid until this returns and, beyond that, for as long as what `keep` gives
-    /// lives. The function must come from a module of this stream's backend.
+    /// lives. The function must come from a module of this stream's device.
     pub unsafe fn launch(&self, launch: Launch<'_>) -> Result<Launched, SyncError> {
         debug_assert_eq!(launch.args.len(), launch.function.args());
-        debug_assert_eq!(self.backend(), launch.function.backend());
         // SAFETY: the caller's promise, passed on.
         on!(self, s => unsafe { s.launch(launch) })
     }

@@ -61,6 +61,15 @@ pub(crate) enum Executor {
 }
 
 impl Executor {
+    /// What runs in this process.
+    pub(crate) fn host(&self) -> Option<&Host> {
+        match self {
+            Executor::Host(host) => Some(host),
+            #[cfg(feature = "cuda")]
+            Executor::Gpu(_) => None,
+        }
+    }
+
     /// Compares the lanes' last calls, where that takes no other thread; whether it did.
     fn last_look(&self, group: &Group, stream: &Stream) -> Box<dyn Fn() -> bool + Send + Sync> {
         match self {
@@ -250,12 +259,23 @@ impl Shared {
         used.push(stream.clone());
     }
 
+    /// That a stream runs the group's kernels.
+    pub(crate) fn check_stream(&self, stream: &Stream) -> Result<(), SyncError> {
+        if stream.backend() == self.device.kind() { Ok(()) } else { Err(SyncError::OtherBackend) }
+    }
+
     /// Waits until what is enqueued on a stream is done. Unlike `synchronize`, asks nobody how it
     /// went.
     pub(crate) fn drain(&self, stream: &Stream, wait: &Wait) -> Result<(), SyncError> {
         let event = self.device.event();
-        stream.record(&event)?;
-        event.synchronize(wait)
+        let drained = stream.record(&event).and_then(|()| event.synchronize(wait));
+        if let Err(SyncError::Device(error)) = &drained
+            && error.kind() == Kind::Device
+        {
+            // What ran there is lost, and what is to come.
+            self.status.fail(Failure::Device(error.to_string()));
+        }
+        drained
     }
 
     /// For how long to wait for a kernel that ends by its own bound, so that how it ended is told, not

@@ -430,6 +430,7 @@ pub(crate) fn in_turn<const N: usize>(
     launch: impl FnOnce(Turn<'_>) -> Result<Launched, SyncError>,
 ) -> Result<(), SignalError> {
     let Place { channel, key, stream, wait } = *place;
+    shared.check_stream(stream)?;
     let order = shared.order(key);
     let turn = order.enter(stream, wait)?;
     let keep = || -> Vec<KeepAlive> {

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use symmem::hal::types::{Bytes, UnsupportedOp};
 use symmem::prelude::*;
 
 use super::check::Seed;
+use super::devices::Devices;
 use super::operation::{
     AllGather, AllReduce, AllToAll, AllToAllNd, Barrier, Broadcast, Collective, OneSided,
     Operation, Placement, Reduce, ReduceScatter, ReduceScatterOffset, Rendezvous, Sweep,
@@ -61,9 +62,8 @@ pub enum OperationArgs {
 /// What all operations have in common.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// Where the ranks' memory is
-    #[arg(long, value_enum, default_value_t = Backend::Host)]
-    pub backend: Backend,
+    #[command(flatten)]
+    pub devices: Devices,
     /// Number of ranks
     #[arg(long, default_value_t = 2, value_parser = at_least_one)]
     pub ranks: usize,
@@ -248,30 +248,6 @@ pub struct RendezvousArgs {
     /// Bytes of each rank's memory
     #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = size)]
     bytes: Bytes,
-}
-
-/// Where ranks' memory is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Backend {
-    /// The CPU
-    Host,
-    /// An asynchronous device in software, one for each rank
-    Stub,
-}
-
-impl Backend {
-    /// A rank's device.
-    pub fn device(self, rank: usize) -> Device {
-        match self {
-            Backend::Host => Device::host(),
-            Backend::Stub => Device::stub(u32::try_from(rank).unwrap_or(u32::MAX)),
-        }
-    }
-
-    /// Its name in files and tables.
-    pub fn name(self) -> &'static str {
-        self.device(0).kind().name()
-    }
 }
 
 /// What the command line asks for cannot be measured.

@@ -7,13 +7,17 @@
 //!   two ranks share, it can come out a little better.
 //! - The *floor*: one isolated barrier. No operation in which a rank needs something of every other
 //!   takes less than telling each other that it is there.
+//! - The *link*, of GPUs: every rank's copy engine writes a large buffer to the next rank's memory,
+//!   all at once and back to back, so with two ranks in both directions. What an operation moves
+//!   between ranks, its bus bandwidth, is compared with that.
 //!
-//! Only where the CPU reaches the memory: a device's limits are another matter.
+//! Of a device in software nothing is measured.
 
 use std::cell::RefCell;
 use std::hint::black_box;
 
-use symmem::hal::types::{BackendKind, Bytes};
+use symmem::hal::types::BackendKind;
+use symmem::prelude::*;
 
 use super::member::{Member, RankError};
 use super::report::{Report, Row};
@@ -26,10 +30,44 @@ pub fn measure(
     pace: Pace,
     report: &mut dyn FnMut(Report),
 ) -> Result<(), RankError> {
-    if member.group.device().kind() != BackendKind::Host {
-        return Ok(());
-    }
     let pace = pace.quarter();
+    match member.group.device().kind() {
+        BackendKind::Host => copies(member, sizes, pace, report)?,
+        BackendKind::Cuda => link(member, pace, report)?,
+        _ => return Ok(()),
+    }
+    // Last, when the ranks have found their cores.
+    let floor =
+        Timing::take(member, pace, Separation::None, &mut Ready(&|| member.issue_barrier()))?;
+    report(Report::Floor(floor));
+    Ok(())
+}
+
+/// Far more than any cache holds, and than it takes for the start of a copy not to count.
+const LINK: Bytes = Bytes::mib(128);
+
+fn link(member: &Member<'_>, pace: Pace, report: &mut dyn FnMut(Report)) -> Result<(), RankError> {
+    let group = member.group;
+    let whole = |of: &Allocation| View::new(of, Bytes::ZERO, DType::U8, Layout::flat(LINK.get()));
+    let source = member.allocate(LINK, false)?;
+    let target = member.allocate(LINK, true)?;
+    let (source, target) = (whole(&source)?, group.symmetric(&whole(&target)?)?);
+    let next = group.rank_at((member.rank() + 1) % member.ranks())?;
+    let issue = || Ok(target.put(&source, next).on(&member.stream)?);
+    let timing = Timing::take(member, pace, Separation::Barrier, &mut Ready(&issue))?;
+    // Nobody lets go of memory that a peer still writes to.
+    member.barrier()?;
+    let (bytes, algorithm) = (LINK.get(), "copy".into());
+    report(Report::Link(Row { bytes, algorithm, checked: false, timing }));
+    Ok(())
+}
+
+fn copies(
+    member: &Member<'_>,
+    sizes: &[Bytes],
+    pace: Pace,
+    report: &mut dyn FnMut(Report),
+) -> Result<(), RankError> {
     let largest = sizes.iter().map(|size| size.get()).max().unwrap_or_default();
     let largest = usize::try_from(largest).unwrap_or_default();
     // Ones, since zeros would be pages that the system has yet to find.
@@ -45,9 +83,5 @@ pub fn measure(
         let (bytes, algorithm) = (size.get(), "memcpy".into());
         report(Report::Copy(Row { bytes, algorithm, checked: false, timing }));
     }
-    // Last, when the ranks have found their cores.
-    let floor =
-        Timing::take(member, pace, Separation::None, &mut Ready(&|| member.issue_barrier()))?;
-    report(Report::Floor(floor));
     Ok(())
 }

@@ -50,6 +50,8 @@ pub struct Member<'g> {
 impl<'g> Member<'g> {
     /// Collective.
     pub fn new(group: &'g Group) -> Result<Self, RankError> {
+        // For the length of the benchmark: this thread launches for no other.
+        group.device().make_current()?;
         let stream = group.lane()?.default_stream().clone();
         let wait = group.wait();
         let word = Tensor::<u64>::zeros(group.device(), &[1])?;

@@ -6,6 +6,7 @@
 
 mod args;
 mod check;
+mod devices;
 mod drive;
 mod limit;
 mod member;
@@ -17,6 +18,7 @@ mod show;
 mod timing;
 
 pub use args::BenchArgs as Args;
+pub use devices::{Backend, Devices};
 pub use report::Line;
 pub use resident::{Args as RankArgs, bench_rank};
 
@@ -33,12 +35,15 @@ use operation::Operation;
 use plot::{Figure, PlotError};
 use report::Results;
 use show::Progress;
+use symmem::hal::DeviceError;
 
 /// Why a benchmark has no results.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     #[error(transparent)]
     Args(#[from] ArgsError),
+    #[error("no device for the ranks: {0}")]
+    Device(#[from] DeviceError),
     #[error("{0}")]
     Words(clap::Error),
     #[error(transparent)]
@@ -62,22 +67,25 @@ pub fn bench(args: &Args) -> Result<ExitCode, BenchError> {
     let common = args.operation.common();
     let operation = args.operation.operation()?;
     if common.as_rank {
-        let well = drive::serve(&*operation, common.backend);
+        let well = drive::serve(&*operation, common.devices);
         return Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
+    // Before any rank is started for a device that is not there.
+    let devices = common.devices.count()?;
     // Before anything is measured for a file that cannot be written.
     let json = common.json.as_deref().map(ResultFile::open).transpose()?;
     let svg = args.operation.plot().map(|path| ResultFile::open(path)).transpose()?;
-    show::header(&mut io::stdout().lock(), &*operation, common)?;
-    show::warnings(common.ranks);
+    show::header(&mut io::stdout().lock(), &*operation, common, devices)?;
+    show::warnings(common, devices);
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let Collected { lines, limits, skipped } = measure(&*operation, common, &words)?;
     let results = Results {
         op: operation.name(),
-        backend: common.backend.name(),
+        backend: common.devices.backend.name(),
         ranks: common.ranks,
         mode: if common.threads { "thread" } else { "process" },
         dtype: operation.dtype(),
+        link_gbps: limits.link_gbps,
         rows: lines,
     };
     show::table(&mut io::stdout().lock(), &results.rows, &limits, &skipped)?;
@@ -106,7 +114,7 @@ fn measure(
 ) -> Result<Collected, DriveError> {
     let progress = Progress::new(operation.sizes().len());
     let collected = if common.threads {
-        drive::threads(operation, common.backend, common.ranks, &progress)
+        drive::threads(operation, common.devices, common.ranks, &progress)
     } else {
         drive::processes(operation, words, common.ranks, &progress)
     };

@@ -18,6 +18,8 @@ pub enum Report {
     Floor(Timing),
     /// The limit of a size: a rank's times of copies.
     Copy(Row),
+    /// The limit of GPUs: a rank's times of copies to the next rank.
+    Link(Row),
     /// A size is not measured.
     Skipped { bytes: u64, because: String },
     /// A result is not what it must be. Nothing follows.
@@ -68,6 +70,9 @@ pub struct Results {
     pub ranks: usize,
     pub mode: &'static str,
     pub dtype: &'static str,
+    /// Of GPUs: the measured limit of what each rank sends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link_gbps: Option<f64>,
     pub rows: Vec<Line>,
 }
 
@@ -113,6 +118,8 @@ impl Line {
 pub struct Limits {
     /// An isolated barrier, in microseconds.
     pub floor_us: Option<f64>,
+    /// Of GPUs: what each rank sends to the next, in 10^9 bytes a second.
+    pub link_gbps: Option<f64>,
     /// The copies of sizes, ascending.
     pub copies: Vec<CopyLimit>,
 }
@@ -135,6 +142,18 @@ impl Limits {
 }
 
 impl CopyLimit {
+    /// In 10^9 bytes a second.
+    pub fn gbps(&self) -> f64 {
+        self.bytes as f64 / self.period_us / 1e3
+    }
+
+    /// What an operation of `bytes` takes, of which each rank sends `factor` times as much, at the
+    /// rate of this copy.
+    pub fn at(&self, bytes: u64, factor: f64) -> Self {
+        let us = bytes as f64 * factor / self.bytes as f64 * self.period_us;
+        CopyLimit { bytes, median_us: us, period_us: us }
+    }
+
     /// Puts together what all ranks reported of one size.
     pub fn new(ranks: &[&Row]) -> Option<Self> {
         let bytes = ranks.first()?.bytes;

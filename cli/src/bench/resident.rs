@@ -13,7 +13,7 @@ use serde::Serialize;
 use symmem::KERNEL_UNITS;
 use symmem::hal::kernels::source_hash;
 
-use super::args::Backend;
+use super::devices::Devices;
 use super::drive;
 use super::member::{Member, RankError};
 use super::report::{Failed, Report};
@@ -22,9 +22,8 @@ use super::{BenchError, parse};
 /// Arguments of `symmem bench-rank`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where this rank's memory is
-    #[arg(long, value_enum, default_value_t = Backend::Host)]
-    backend: Backend,
+    #[command(flatten)]
+    devices: Devices,
 }
 
 /// What a rank says first.
@@ -61,7 +60,7 @@ impl From<RequestError> for Report {
 
 /// Does one rank's part of everything that is asked for.
 pub fn bench_rank(args: &Args) -> ExitCode {
-    let group = match drive::join(args.backend) {
+    let group = match drive::join(args.devices) {
         Ok(group) => group,
         Err(error) => {
             drive::say(&Report::Failed(Failed::new(&error)));
@@ -72,7 +71,7 @@ pub fn bench_rank(args: &Args) -> ExitCode {
         let member = Member::new(&group)?;
         drive::say(&Greeting {
             symmem: env!("CARGO_PKG_VERSION"),
-            backend: args.backend.name(),
+            backend: args.devices.backend.name(),
             device: group.device().name(),
             debug: cfg!(debug_assertions),
             kernels: kernels(),

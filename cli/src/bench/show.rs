@@ -8,6 +8,7 @@ use symmem::hal::types::Bytes;
 use symmem::prelude::*;
 
 use super::args::Common;
+use super::devices::Backend;
 use super::operation::Operation;
 use super::report::{Limits, Line, Skipped};
 
@@ -39,7 +40,12 @@ impl Progress {
 }
 
 /// What is measured, and what the figures mean.
-pub fn header(out: &mut dyn Write, operation: &dyn Operation, common: &Common) -> io::Result<()> {
+pub fn header(
+    out: &mut dyn Write,
+    operation: &dyn Operation,
+    common: &Common,
+    devices: u32,
+) -> io::Result<()> {
     let cpu = Device::host();
     let (name, cores) = (cpu.name(), cpu.capabilities().units);
     let mode = if common.threads { "threads" } else { "processes" };
@@ -47,21 +53,45 @@ pub fn header(out: &mut dyn Write, operation: &dyn Operation, common: &Common) -
     let line = |out: &mut dyn Write, name, text: String| writeln!(out, "{name:width$}{text}");
     line(out, operation.name(), operation.describe())?;
     line(out, "machine", format!("{name}, {cores} cores"))?;
-    line(out, "ranks", format!("{} {mode}, {} memory", common.ranks, common.backend.name()))?;
+    let backend = common.devices.backend;
+    let gpus = match backend {
+        Backend::Cuda => format!(" on {}", plural(common.ranks.min(devices as usize), "GPU")),
+        Backend::Host | Backend::Stub => String::new(),
+    };
+    line(out, "ranks", format!("{} {mode}, {} memory{gpus}", common.ranks, backend.name()))?;
     let isolated = operation.isolated();
     line(out, "isolated", format!("{isolated}; an iteration counts as its slowest rank"))?;
     let period = "back to back; the slowest rank's mean; bandwidths are bytes per period";
     line(out, "period", period.to_owned())?;
     if operation.sizes() != [Bytes::ZERO] {
-        let limit = "every rank copies as much of its own memory, all at once, in the same run";
+        let limit = match backend {
+            Backend::Cuda => "every rank's copy engine writes to the next rank, all at once",
+            _ => "every rank copies as much of its own memory, all at once, in the same run",
+        };
         line(out, "limit", limit.to_owned())?;
     }
     line(out, "checked", operation.checked().to_owned())?;
     writeln!(out)
 }
 
+fn plural(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
 /// What makes figures worth less.
-pub fn warnings(ranks: usize) {
+pub fn warnings(common: &Common, devices: u32) {
+    let ranks = common.ranks;
+    if common.devices.backend == Backend::Cuda && ranks > devices as usize {
+        let gpus = plural(devices as usize, "GPU");
+        match common.threads {
+            true => {
+                eprintln!("warning: {ranks} ranks on {gpus}: they share its units and memory\n")
+            }
+            false => eprintln!(
+                "warning: {ranks} processes on {gpus} take turns on it: correct, but not fast\n"
+            ),
+        }
+    }
     let cores = Device::host().capabilities().units;
     if ranks > cores as usize {
         eprintln!(
@@ -113,6 +143,9 @@ pub fn table(
         column.set_cell_alignment(if text { CellAlignment::Left } else { CellAlignment::Right });
     }
     writeln!(out, "{}", table.trim_fmt())?;
+    if let Some(gbps) = limits.link_gbps {
+        writeln!(out, "\nlimit: {} GB/s from each rank to the next", bandwidth(gbps))?;
+    }
     // Ascending sizes, so that the reason of the first is the reason of all.
     if let (Some(first), Some(last)) = (skipped.first(), skipped.last()) {
         let range = if first == last {

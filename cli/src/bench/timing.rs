@@ -6,7 +6,8 @@
 //!   median of three batches.
 //!
 //! Iterations fill a time budget, at least 3 and at most 1000 of them, after an eighth of it has
-//! passed untimed; a batch has a quarter as many, unless its [`Batch`] is given. These are the rules
+//! passed untimed; a batch has a quarter as many, on GPUs as many or 4 times as many in a graph that
+//! is launched again and again, unless its [`Batch`] is given. These are the rules
 //! of the benchmarks of MPI implementations and, for the period, of nccl-tests, so that figures can
 //! stand side by side.
 
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use symmem::hal::Graph;
+use symmem::hal::types::BackendKind;
 
 use super::member::{Member, RankError};
 
@@ -79,6 +81,11 @@ pub trait Iteration {
 
     /// Enqueues as many as were made ready.
     fn run(&mut self, times: usize) -> Result<(), RankError>;
+
+    /// Whether they are in a graph.
+    fn is_captured(&self) -> bool {
+        false
+    }
 }
 
 /// What needs no preparation.
@@ -128,6 +135,10 @@ impl Iteration for Replay<'_> {
         }
         Ok(())
     }
+
+    fn is_captured(&self) -> bool {
+        true
+    }
 }
 
 /// One rank's own times, in microseconds.
@@ -171,8 +182,8 @@ impl Timing {
             member.finish()?;
             isolated.push(micros(start.elapsed()));
         }
-        let batch = Batch { calls: (iterations / 4).max(1), launches: 1 };
-        let Batch { calls, launches } = pace.batch.unwrap_or(batch);
+        let batch = || default_batch(member, iterations, timed.is_captured());
+        let Batch { calls, launches } = pace.batch.unwrap_or_else(batch);
         let mut periods = Vec::with_capacity(BATCHES);
         for _ in 0..BATCHES {
             timed.prepare(calls)?;
@@ -185,6 +196,16 @@ impl Timing {
             periods.push(micros(start.elapsed()) / (calls * launches) as f64);
         }
         Ok(Timing { isolated, periods })
+    }
+}
+
+/// What is back to back unless told otherwise. Where a stream runs beside the CPU a batch is longer,
+/// since its end takes as long to be seen as a few operations.
+fn default_batch(member: &Member<'_>, iterations: usize, captured: bool) -> Batch {
+    match (member.group.device().kind(), captured) {
+        (BackendKind::Cuda, true) => Batch { calls: 20, launches: (iterations / 5).max(1) },
+        (BackendKind::Cuda, false) => Batch { calls: iterations, launches: 1 },
+        _ => Batch { calls: (iterations / 4).max(1), launches: 1 },
     }
 }
 

@@ -18,12 +18,13 @@ use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 use symmem::collectives::{ChoiceRow, ChoiceTable};
+use symmem::hal::DeviceError;
 use symmem::hal::types::Bytes;
 use symmem::mem::call::Operation;
 use symmem::prelude::*;
 use time::OffsetDateTime;
 
-use crate::bench::{self, BenchError};
+use crate::bench::{self, Backend, BenchError, Devices};
 use crate::parse::{at_least_one, seconds, size};
 use steps::{Cost, steps};
 
@@ -54,12 +55,17 @@ pub struct Args {
     /// Operations; without it all that have more than one algorithm
     #[arg(long, value_name = "OP[,OP..]", value_delimiter = ',', value_parser = OPERATIONS.map(|(name, _)| name))]
     operations: Vec<String>,
-    /// Numbers of ranks; without it 2, 4, 8 and so on, up to this machine's cores
+    /// Numbers of ranks; without it 2, 4, 8 and so on, up to this machine's cores or GPUs
     #[arg(long, value_name = "N[,N..]", value_delimiter = ',', value_parser = at_least_one)]
     ranks: Vec<usize>,
+    #[command(flatten)]
+    devices: Devices,
     /// Ranks are threads of one process instead of processes
     #[arg(long)]
     threads: bool,
+    /// Measure operations in graphs
+    #[arg(long)]
+    graph: bool,
     /// Smallest message; without it as in `symmem bench`
     #[arg(long, value_name = "SIZE", value_parser = size)]
     min: Option<Bytes>,
@@ -82,6 +88,8 @@ pub struct Args {
 pub enum TuneError {
     #[error("{operation} of {ranks} ranks by {algorithm}: {cause}")]
     Bench { operation: &'static str, ranks: usize, algorithm: Algorithm, cause: Box<BenchError> },
+    #[error("no device for the ranks: {0}")]
+    Device(#[from] DeviceError),
     #[error("cannot write {path:?}: {cause}")]
     File { path: PathBuf, cause: io::Error },
     #[error("cannot write: {0}")]
@@ -99,12 +107,11 @@ type Costs = Vec<BTreeMap<u64, f64>>;
 
 /// Measures, and writes the table.
 pub fn tune(args: &Args) -> Result<ExitCode, TuneError> {
-    let host = Device::host();
-    let cores = host.capabilities().units;
+    let (machine, most) = machine(args.devices)?;
     let mut ranks = args.ranks.clone();
     if ranks.is_empty() {
         let powers = (1..).map(|power| 1 << power);
-        ranks = powers.take_while(|n| *n <= (cores as usize).max(2)).collect();
+        ranks = powers.take_while(|n| *n <= most.max(2)).collect();
     }
     ranks.sort_unstable();
     ranks.dedup();
@@ -115,18 +122,32 @@ pub fn tune(args: &Args) -> Result<ExitCode, TuneError> {
     for (name, operation) in OPERATIONS.into_iter().filter(|(name, _)| asked(name)) {
         for ranks in &ranks {
             let costs = measure(args, name, operation, *ranks)?;
-            let row = row(operation, *ranks, &costs);
+            let row = row(args.devices.backend, operation, *ranks, &costs);
             show(&mut out, name, operation, &row, &costs)?;
             rows.push(row);
         }
     }
-    let machine = format!("{}, {cores} cores", host.name());
     let date = OffsetDateTime::now_utc().date().to_string();
     let table = ChoiceTable::new(env!("CARGO_PKG_VERSION"), &machine, &date, rows);
     let path = args.output.clone();
     fs::write(&path, table.to_string()).map_err(|cause| TuneError::File { path, cause })?;
     writeln!(out, "used by every group that is made with SYMMEM_TUNE={}", args.output.display())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is measured, for people, and how many ranks there are places for.
+fn machine(devices: Devices) -> Result<(String, usize), TuneError> {
+    let host = Device::host();
+    let cores = host.capabilities().units;
+    let machine = format!("{}, {cores} cores", host.name());
+    Ok(match devices.backend {
+        Backend::Host | Backend::Stub => (machine, cores as usize),
+        Backend::Cuda => {
+            let gpus = devices.count()?;
+            let name = devices.device(0)?.name();
+            (format!("{gpus} x {name}; {machine}"), gpus as usize)
+        }
+    })
 }
 
 fn measure(
@@ -161,8 +182,14 @@ fn measure(
 /// The benchmark of one algorithm, as a command line.
 fn words(args: &Args, name: &str, ranks: usize, algorithm: Algorithm) -> Vec<OsString> {
     let mut words: Vec<String> = ["bench", name, "--no-limit"].map(str::to_owned).into();
-    words.extend(args.threads.then(|| "--threads".to_owned()));
+    let flags = [
+        ("--threads", args.threads),
+        ("--graph", args.graph),
+        ("--one-device", args.devices.one_device),
+    ];
+    words.extend(flags.iter().filter(|(_, given)| *given).map(|(flag, _)| (*flag).to_owned()));
     for (option, value) in [
+        ("--backend", args.devices.backend.name().to_owned()),
         ("--ranks", ranks.to_string()),
         ("--algorithm", algorithm.name().to_owned()),
         ("--max", args.max.get().to_string()),
@@ -175,11 +202,11 @@ fn words(args: &Args, name: &str, ranks: usize, algorithm: Algorithm) -> Vec<OsS
     words.into_iter().map(OsString::from).collect()
 }
 
-fn row(operation: Operation, ranks: usize, costs: &Costs) -> ChoiceRow {
+fn row(backend: Backend, operation: Operation, ranks: usize, costs: &Costs) -> ChoiceRow {
     let names: Vec<&str> = algorithms(operation).iter().map(|a| a.name()).collect();
     ChoiceRow {
         operation: operation.name().to_owned(),
-        backend: Device::host().kind().name().to_owned(),
+        backend: backend.name().to_owned(),
         ranks,
         steps: steps(&names, &by_size(costs)),
     }

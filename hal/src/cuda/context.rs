@@ -22,7 +22,7 @@ use symmem_sys::cuda::bindings::{
 use super::driver::{Caller, Entered, cu, driver, error, is_sticky};
 use super::event::Point;
 use super::module::Modules;
-use super::stream::Inner as StreamInner;
+use super::queue::Queue;
 use crate::driver::DriverError;
 use crate::types::{BackendKind, DeviceUuid};
 use crate::{Capabilities, DeviceError, PeerAccessError};
@@ -46,7 +46,6 @@ unsafe impl<T> Send for Raw<T> {}
 unsafe impl<T> Sync for Raw<T> {}
 
 /// A device of this process.
-#[derive(Debug)]
 pub(crate) struct Context {
     driver: &'static Driver,
     pub(super) ordinal: u32,
@@ -62,12 +61,18 @@ pub(crate) struct Context {
     pub(super) points: Mutex<Vec<Raw<CUevent_st>>>,
     copier: OnceLock<Raw<CUstream_st>>,
     /// By the driver's id.
-    pub(super) streams: Mutex<HashMap<u64, Weak<StreamInner>>>,
+    pub(super) streams: Mutex<HashMap<u64, Weak<Queue>>>,
     pub(super) modules: Modules,
     /// Whether fabric handles can be made, once that was tried.
     pub(super) fabric: OnceLock<bool>,
     /// What the device can do, but for multicast, once that was asked.
     pub(super) capabilities: OnceLock<Capabilities>,
+}
+
+impl core::fmt::Debug for Context {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} ({})", self.ordinal, self.name)
+    }
 }
 
 /// The devices in use.

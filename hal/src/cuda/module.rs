@@ -27,10 +27,15 @@ use crate::stream::Grid;
 use crate::types::BackendKind;
 
 /// Compiled kernels, loaded on one device.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Module(&'static Loaded);
 
-#[derive(Debug)]
+impl core::fmt::Debug for Module {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} on {:?}", self.0.name, self.0.context)
+    }
+}
+
 struct Loaded {
     context: &'static Context,
     name: &'static str,
@@ -50,7 +55,7 @@ pub struct Function {
 type Key = (usize, Vec<(String, String)>);
 
 /// The modules of a device. Each has a lock of its own, held while it is compiled.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Modules(Mutex<HashMap<Key, Arc<Mutex<Option<Module>>>>>);
 
 impl Modules {

@@ -336,9 +336,11 @@ mod tests {
     fn control_pages_are_as_large_as_what_they_hold() {
         for world in (1..=200).chain([1000]) {
             for pad in [4 * world as u64, 9216, 1 << 20] {
-                let mut options = Options::default();
-                options.pad = Bytes(pad.max(4 * world as u64));
-                options.workspace = Bytes::mib(512);
+                let options = Options {
+                    pad: Bytes(pad.max(4 * world as u64)),
+                    workspace: Bytes::mib(512),
+                    ..Options::default()
+                };
                 let layout = GpuLayout::new(&Agreed {
                     world,
                     pad: options.pad,

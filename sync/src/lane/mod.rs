@@ -277,11 +277,7 @@ impl<'g> Lane<'g> {
         args: impl FnOnce(LaneArgs) -> A,
         keep: impl FnOnce() -> Vec<KeepAlive>,
     ) -> Result<(), LaneError> {
-        let host = match &self.shared.executor {
-            Executor::Host(host) => host,
-            #[cfg(feature = "cuda")]
-            Executor::Gpu(_) => return Err(self.other_backend()),
-        };
+        let Some(host) = self.shared.executor.host() else { return Err(self.other_backend()) };
         let turn = self.enter(&issue)?;
         let args = args(LaneArgs {
             table: host.table.base(),
@@ -366,7 +362,6 @@ impl<'g> Lane<'g> {
         }
     }
 
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "there are only hosts"))]
     fn other_backend(&self) -> LaneError {
         LaneError::Backend { group: self.shared.device.kind() }
     }
@@ -378,6 +373,7 @@ impl<'g> Lane<'g> {
     {
         let state = self.state();
         self.shared.status.check()?;
+        self.shared.check_stream(issue.stream)?;
         let turn = state.order.enter(issue.stream, issue.wait)?;
         // Whoever has the turn is alone with the count.
         let count = state.issued.load(Ordering::Relaxed) + 1;

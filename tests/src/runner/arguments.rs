@@ -1,9 +1,10 @@
 //! The program's arguments: libtest's, and where to run.
 
 use clap::Parser;
+use symmem_hal::DeviceError;
 use symmem_hal::types::BackendKind;
 
-use super::place::{Mode, Place, backend_of};
+use super::place::{BACKENDS, Mode, Place, backend_of};
 
 /// Runs the conformance suite. Without --ranks, --threads, --local or --backend: a quick matrix.
 #[derive(Clone, Debug, Parser)]
@@ -24,9 +25,13 @@ pub(super) struct Invocation {
     #[arg(long)]
     pub local: bool,
 
-    /// The backend: host or stub.
+    /// The backend: host, stub or cuda. Without it the GPUs where there are any, else the host.
     #[arg(long, value_name = "BACKEND")]
     pub backend: Option<String>,
+
+    /// All ranks share the first device, however many there are.
+    #[arg(long)]
+    pub one_device: bool,
 
     /// What random data is made from; printed by each run.
     #[arg(long, value_parser = seed)]
@@ -42,13 +47,23 @@ pub(super) struct Invocation {
 }
 
 /// Arguments that name no place to run at.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum BadArguments {
-    #[error("no backend {0:?}: there are host and stub")]
-    Backend(String),
+    #[error("no backend {name:?}: this build has {all}", all = names())]
+    Backend { name: String },
     #[error("0 ranks: at least one is needed")]
     NoRanks,
+    #[error("no device for the suite: {0}")]
+    Device(DeviceError),
 }
+
+fn names() -> String {
+    let names: Vec<_> = BACKENDS.iter().map(|backend| backend.name()).collect();
+    names.join(", ")
+}
+
+/// How many devices of a backend there are.
+pub(super) type Devices = fn(BackendKind) -> Result<u32, DeviceError>;
 
 fn seed(text: &str) -> Result<u64, std::num::ParseIntError> {
     match text.strip_prefix("0x") {
@@ -59,10 +74,10 @@ fn seed(text: &str) -> Result<u64, std::num::ParseIntError> {
 
 impl Invocation {
     /// The places to run at, in order.
-    pub(super) fn places(&self) -> Result<Vec<Place>, BadArguments> {
+    pub(super) fn places(&self, devices: Devices) -> Result<Vec<Place>, BadArguments> {
         let backend = match &self.backend {
             Some(name) => {
-                Some(backend_of(name).ok_or_else(|| BadArguments::Backend(name.clone()))?)
+                Some(backend_of(name).ok_or_else(|| BadArguments::Backend { name: name.clone() })?)
             }
             None => None,
         };
@@ -70,9 +85,15 @@ impl Invocation {
             return Err(BadArguments::NoRanks);
         }
         if self.ranks.is_empty() && !self.threads && !self.local && backend.is_none() {
-            return Ok(quick());
+            return Ok(quick(devices(BackendKind::Cuda).is_ok()));
         }
-        let backend = backend.unwrap_or(BackendKind::Host);
+        let backend = match backend {
+            Some(backend) => backend,
+            None if devices(BackendKind::Cuda).is_ok() => BackendKind::Cuda,
+            None => BackendKind::Host,
+        };
+        // Before any rank starts.
+        devices(backend).map_err(BadArguments::Device)?;
         let mode = if self.threads { Mode::Threads } else { Mode::Processes };
         let mut places = Vec::new();
         if self.local {
@@ -84,22 +105,28 @@ impl Invocation {
             [] => &[2],
             given => given,
         };
-        places.extend(ranks.iter().map(|&ranks| Place { backend, mode, ranks }));
+        places.extend(ranks.iter().map(|&ranks| Place::new(backend, mode, ranks)));
+        places.iter_mut().for_each(|place| place.one_device = self.one_device);
         Ok(places)
     }
 }
 
 /// Each kind of place once, with few ranks.
-fn quick() -> Vec<Place> {
-    let place = |backend, mode, ranks| Place { backend, mode, ranks };
-    vec![
+fn quick(gpus: bool) -> Vec<Place> {
+    let mut places = vec![
         Place::local(BackendKind::Host),
         Place::local(BackendKind::Stub),
-        place(BackendKind::Host, Mode::Processes, 1),
-        place(BackendKind::Host, Mode::Processes, 3),
-        place(BackendKind::Host, Mode::Threads, 3),
-        place(BackendKind::Stub, Mode::Threads, 2),
-    ]
+        Place::new(BackendKind::Host, Mode::Processes, 1),
+        Place::new(BackendKind::Host, Mode::Processes, 3),
+        Place::new(BackendKind::Host, Mode::Threads, 3),
+        Place::new(BackendKind::Stub, Mode::Threads, 2),
+    ];
+    if gpus {
+        places.push(Place::local(BackendKind::Cuda));
+        places.push(Place::new(BackendKind::Cuda, Mode::Processes, 2));
+        places.push(Place::new(BackendKind::Cuda, Mode::Threads, 2));
+    }
+    places
 }
 
 #[cfg(test)]
@@ -107,12 +134,23 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
     use super::*;
 
-    fn places(arguments: &[&str]) -> Result<Vec<String>, BadArguments> {
+    fn none(backend: BackendKind) -> Result<u32, DeviceError> {
+        match backend {
+            BackendKind::Cuda => Err(DeviceError::NoDevice { backend, wanted: 0, found: 0 }),
+            _ => Ok(1),
+        }
+    }
+
+    fn places_with(devices: Devices, arguments: &[&str]) -> Result<Vec<String>, BadArguments> {
         let all = ["conformance"].iter().chain(arguments);
         Invocation::try_parse_from(all)
             .unwrap()
-            .places()
+            .places(devices)
             .map(|places| places.iter().map(Place::to_string).collect())
+    }
+
+    fn places(arguments: &[&str]) -> Result<Vec<String>, BadArguments> {
+        places_with(none, arguments)
     }
 
     #[test]
@@ -130,15 +168,35 @@ mod tests {
 
     #[test]
     fn what_is_nowhere_is_refused() {
-        assert_eq!(places(&["--ranks", "2,0"]), Err(BadArguments::NoRanks));
-        assert_eq!(places(&["--backend", "cuda"]), Err(BadArguments::Backend("cuda".to_owned())));
+        assert!(matches!(places(&["--ranks", "2,0"]), Err(BadArguments::NoRanks)));
+        assert!(matches!(places(&["--backend", "abacus"]), Err(BadArguments::Backend { .. })));
+        #[cfg(feature = "cuda")]
+        assert!(matches!(places(&["--backend", "cuda"]), Err(BadArguments::Device(_))));
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn gpus_are_taken_where_there_are_any() {
+        let places = |arguments: &[&str]| places_with(|_| Ok(2), arguments);
+        assert_eq!(places(&["--ranks", "2"]).unwrap(), ["cuda-processes-2"]);
+        assert_eq!(places(&["--ranks", "2", "--backend", "host"]).unwrap(), ["host-processes-2"]);
+        assert_eq!(
+            places(&["--ranks", "4", "--threads", "--one-device"]).unwrap(),
+            ["cuda-threads-4-one_device"]
+        );
+        assert!(places(&[]).unwrap().contains(&"cuda-threads-2".to_owned()));
     }
 
     #[test]
     fn places_are_named_after_what_they_are() {
-        for place in quick() {
-            assert_eq!(place.to_string().parse::<Place>().unwrap(), place);
+        for place in quick(cfg!(feature = "cuda")) {
+            for place in [place, Place { one_device: true, ..place }] {
+                assert_eq!(place.to_string().parse::<Place>().unwrap(), place);
+            }
         }
-        assert!("host-3".parse::<Place>().is_err() && "gpu-threads-1".parse::<Place>().is_err());
+        for text in ["host-3", "gpu-threads-1", "host-threads-1-two", "host-threads-1-one_device-1"]
+        {
+            assert!(text.parse::<Place>().is_err(), "{text}");
+        }
     }
 }

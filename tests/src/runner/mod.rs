@@ -57,7 +57,7 @@ pub fn main(tests: &[Test]) -> ExitCode {
 }
 
 fn run(arguments: &Invocation, tests: &[Test]) -> ExitCode {
-    let places = match arguments.places() {
+    let places = match arguments.places(place::devices) {
         Ok(places) => places,
         Err(e) => {
             eprintln!("{e}");

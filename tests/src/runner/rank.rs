@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 #[cfg(feature = "mem")]
 use parking_lot::Mutex;
+use symmem_hal::Device;
 
 use super::context::Context;
 use super::error::TestError;
@@ -43,7 +44,10 @@ fn start(part: Part, tests: &[Test]) -> Result<(), TestError> {
     match place.mode {
         Mode::Local => {
             let link = links.pop().ok_or_else(|| TestError::failed("no socket"))?;
-            serve(&mut context(place, 0, link), tests)
+            match place.device(0) {
+                Ok(device) => serve(&mut context(place, 0, device, link), tests),
+                Err(e) => Ok(gone(&link, format!("no device: {e}"))?),
+            }
         }
         #[cfg(feature = "mem")]
         Mode::Processes => process(place, links, tests),
@@ -54,11 +58,16 @@ fn start(part: Part, tests: &[Test]) -> Result<(), TestError> {
     }
 }
 
-fn context(place: Place, rank: usize, link: Link) -> Context {
+/// Says why a rank can run no test.
+fn gone(link: &Link, why: String) -> std::io::Result<()> {
+    link.send(&Report::Ended(Outcome::Failed(text(why))))
+}
+
+fn context(place: Place, rank: usize, device: Device, link: Link) -> Context {
     Context {
         place,
         rank,
-        device: place.device(rank),
+        device,
         seed: 0,
         soak: false,
         link,
@@ -78,15 +87,16 @@ fn process(place: Place, links: Vec<Link>, tests: &[Test]) -> Result<(), TestErr
     // The others' are closed: theirs alone.
     let link =
         links.into_iter().nth(bootstrap.rank).ok_or_else(|| TestError::failed("no socket"))?;
-    let mut context = context(place, bootstrap.rank, link);
+    let device = match place.device(bootstrap.rank) {
+        Ok(device) => device,
+        Err(e) => return Ok(gone(&link, format!("no device: {e}"))?),
+    };
+    let mut context = context(place, bootstrap.rank, device, link);
     let options = options(place.ranks);
     let wait = symmem_hal::Wait::timeout(options.deadline);
     context.world = match Group::join(&bootstrap, &context.device, &options, &wait) {
         Ok(group) => Some(group),
-        Err(e) => {
-            let outcome = Outcome::Failed(text(format!("no group: {e}")));
-            return Ok(context.link.send(&Report::Ended(outcome))?);
-        }
+        Err(e) => return Ok(gone(&context.link, format!("no group: {e}"))?),
     };
     serve(&mut context, tests)
 }
@@ -97,10 +107,16 @@ fn threads(place: Place, links: Vec<Link>, tests: &[Test]) -> Result<(), TestErr
     use super::context::options;
     use symmem_mem::launch::Threads;
 
+    let devices: Result<Vec<_>, _> = (0..place.ranks).map(|rank| place.device(rank)).collect();
+    let devices = match devices {
+        Ok(devices) => devices,
+        Err(e) => {
+            return Ok(links.iter().try_for_each(|link| gone(link, format!("no device: {e}")))?);
+        }
+    };
     let links: Vec<_> = links.into_iter().map(|link| Mutex::new(Some(link))).collect();
-    let devices = (0..place.ranks).map(|rank| place.device(rank)).collect();
     let ranks = Threads::new(place.ranks).options(options(place.ranks)).devices(devices);
-    let ends = ranks.run(|group| {
+    let ended = ranks.run(|group| {
         let rank = group.rank().index();
         // For whoever looks at the threads of a rank that hangs.
         if let Ok(name) = std::ffi::CString::new(format!("rank-{rank}")) {
@@ -108,11 +124,19 @@ fn threads(place: Place, links: Vec<Link>, tests: &[Test]) -> Result<(), TestErr
         }
         let link = links.get(rank).and_then(|link| link.lock().take());
         let link = link.ok_or_else(|| TestError::failed("no socket"))?;
-        let mut context = context(place, rank, link);
+        let device = group.device().clone();
+        let mut context = context(place, rank, device, link);
         context.world = Some(group);
         serve(&mut context, tests)
-    })?;
-    ends.into_iter().collect()
+    });
+    match ended {
+        Ok(ends) => ends.into_iter().collect(),
+        // Of ranks that have begun, nobody tells here: their sockets are theirs.
+        Err(e) => {
+            let rest = links.iter().filter_map(|link| link.lock().take());
+            Ok(rest.into_iter().try_for_each(|link| gone(&link, format!("no group: {e}")))?)
+        }
+    }
 }
 
 /// Runs tests by name until told to end.

@@ -7,7 +7,7 @@ use symmem_hal::types::BackendKind;
 
 use super::context::Context;
 use super::error::Verdict;
-use super::place::{Mode, Place};
+use super::place::{BACKENDS, Mode, Place};
 
 /// One test: a function that every rank runs, and where it may run.
 ///
@@ -67,8 +67,6 @@ impl fmt::Display for Unfit {
         }
     }
 }
-
-const BACKENDS: &[BackendKind] = &[BackendKind::Host, BackendKind::Stub];
 
 impl Test {
     /// A test of ranks in any place. See [`test!`](crate::test).

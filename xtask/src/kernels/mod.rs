@@ -65,6 +65,9 @@ pub fn run(arguments: &Arguments, summary: &mut Summary) {
     let export = command(&["--sources".into(), sources.clone().into()]);
     summary.step("kernels: sources from earlier runs go", || crate::vendor::remove(&sources));
     summary.tier("kernels: sources", &[export]);
+    if !sources.is_dir() {
+        return;
+    }
     if check {
         clang::check(&sources, summary);
     }
@@ -79,12 +82,17 @@ fn command() -> Cargo {
     run.args(["--", "kernels"])
 }
 
-/// The headers in a folder, in the order of their names.
-fn headers(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let paths = entries.flatten().map(|entry| entry.path());
-    let mut headers: Vec<_> =
-        paths.filter(|path| path.extension().is_some_and(|e| e == "cuh")).collect();
-    headers.sort();
-    Ok(headers)
+/// For each header in a folder, a program beside it that includes it, twice: it needs no other
+/// before it, and is its own guard.
+fn programs(headers: &Path) -> Result<Vec<PathBuf>, String> {
+    let failed = |e| format!("{}: {e}", headers.display());
+    let paths = fs::read_dir(headers).map_err(failed)?.flatten().map(|entry| entry.path());
+    let mut programs = Vec::new();
+    for path in paths.filter(|path| path.extension().is_some_and(|e| e == "cuh")) {
+        let name = path.file_name().unwrap_or_default().display();
+        let program = path.with_extension("cu");
+        fs::write(&program, format!("#include \"{name}\"\n").repeat(2)).map_err(failed)?;
+        programs.push(program);
+    }
+    Ok(programs)
 }

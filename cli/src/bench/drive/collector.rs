@@ -69,6 +69,7 @@ struct Heard {
     rows: Vec<Row>,
     floor: Option<Timing>,
     copies: Vec<Row>,
+    links: Vec<Row>,
     skipped: Vec<Skipped>,
     fault: Option<RankFault>,
 }
@@ -94,6 +95,7 @@ impl<'a> Collector<'a> {
                 return;
             }
             Report::Copy(row) => return self.ranks[rank].copies.push(row),
+            Report::Link(row) => return self.ranks[rank].links.push(row),
             Report::Wrong { what, wrong } => RankFault::Wrong { what, wrong },
             Report::Failed(failed) => RankFault::Failed(failed),
         };
@@ -147,12 +149,19 @@ impl<'a> Collector<'a> {
         }
         let bus_factor = self.operation.bus_factor(self.ranks.len());
         let lines = by_index(&self.ranks, |heard| &heard.rows);
-        let lines = lines.filter_map(|rows| Line::new(&rows, bus_factor)).collect();
+        let lines: Vec<_> = lines.filter_map(|rows| Line::new(&rows, bus_factor)).collect();
         let copies = by_index(&self.ranks, |heard| &heard.copies);
-        let copies = copies.filter_map(|rows| CopyLimit::new(&rows)).collect();
+        let mut copies: Vec<_> = copies.filter_map(|rows| CopyLimit::new(&rows)).collect();
+        // Over a link, what takes the time is what each rank sends.
+        let links = by_index(&self.ranks, |heard| &heard.links);
+        let link = links.filter_map(|rows| CopyLimit::new(&rows)).next();
+        let link_gbps = link.as_ref().map(CopyLimit::gbps);
+        if let Some(link) = link {
+            copies.extend(lines.iter().map(|line: &Line| link.at(line.bytes, bus_factor)));
+        }
         let floors: Option<Vec<Timing>> = self.ranks.iter().map(|h| h.floor.clone()).collect();
         let floor_us = floors.map(|floors| Figures::of(&floors).median);
-        let limits = Limits { floor_us, copies };
+        let limits = Limits { floor_us, link_gbps, copies };
         let skipped = self.ranks.into_iter().next().map(|h| h.skipped).unwrap_or_default();
         Ok(Collected { lines, limits, skipped })
     }

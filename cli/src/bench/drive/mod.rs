@@ -10,6 +10,7 @@ pub use threads::threads;
 
 use std::time::Duration;
 
+use symmem::hal::DeviceError;
 use symmem::launch::{JobError, SpawnError, StartError};
 use symmem::mem::RendezvousError;
 use symmem::prelude::*;
@@ -29,9 +30,36 @@ pub enum DriveError {
     Job(#[from] JobError),
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// A rank did not do its part.
     #[error("rank {rank}: {fault}")]
     Rank { rank: usize, fault: RankFault },
+}
+
+/// Why a process cannot be a rank.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
+
+impl Fault for JoinError {
+    fn kind(&self) -> Kind {
+        match self {
+            JoinError::Device(error) => error.kind(),
+            JoinError::Start(error) => error.kind(),
+        }
+    }
+
+    fn ranks(&self) -> RankSet {
+        match self {
+            JoinError::Device(error) => error.ranks(),
+            JoinError::Start(error) => error.ranks(),
+        }
+    }
 }
 
 /// The group's options: defaults, and the time that a rank may need to check a large result on a

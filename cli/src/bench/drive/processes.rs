@@ -16,8 +16,9 @@ use symmem::mem::bootstrap::Bootstrap;
 use symmem::prelude::*;
 
 use super::collector::{Collected, Collector, RankFault};
-use super::{DriveError, StartError, measure, options};
-use crate::bench::args::{Backend, RANK_FLAG};
+use super::{DriveError, JoinError, StartError, measure, options};
+use crate::bench::args::RANK_FLAG;
+use crate::bench::devices::Devices;
 use crate::bench::operation::Operation;
 use crate::bench::report::{Failed, Report};
 use crate::bench::show::Progress;
@@ -94,8 +95,8 @@ fn each_line(stream: Option<impl io::Read>, say: impl FnMut(String) -> bool) {
 }
 
 /// Does one rank's part, where this process is a rank. Returns whether all went well.
-pub fn serve(operation: &dyn Operation, backend: Backend) -> bool {
-    match join(backend) {
+pub fn serve(operation: &dyn Operation, devices: Devices) -> bool {
+    match join(devices) {
         Ok(group) => measure(&group, operation, &mut |report| say(&report)),
         Err(e) => {
             say(&Report::Failed(Failed::new(&e)));
@@ -113,9 +114,9 @@ pub fn say(what: &impl Serialize) {
 }
 
 /// Joins the group that this process's environment names.
-pub fn join(backend: Backend) -> Result<Group, StartError> {
-    let bootstrap = Bootstrap::from_env()?;
+pub fn join(devices: Devices) -> Result<Group, JoinError> {
+    let bootstrap = Bootstrap::from_env().map_err(StartError::from)?;
     let options = options();
     let wait = Wait::timeout(options.deadline);
-    Group::join(&bootstrap, &backend.device(bootstrap.rank), &options, &wait)
+    Ok(Group::join(&bootstrap, &devices.device(bootstrap.rank)?, &options, &wait)?)
 }

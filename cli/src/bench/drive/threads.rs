@@ -6,22 +6,21 @@ use symmem::launch::Threads;
 
 use super::collector::{Collected, Collector};
 use super::{DriveError, measure, options};
-use crate::bench::args::Backend;
+use crate::bench::devices::Devices;
 use crate::bench::operation::Operation;
 use crate::bench::show::Progress;
 
 /// Measures an operation on threads.
 pub fn threads(
     operation: &dyn Operation,
-    backend: Backend,
+    devices: Devices,
     ranks: usize,
     progress: &Progress,
 ) -> Result<Collected, DriveError> {
+    let devices = (0..ranks).map(|rank| devices.device(rank)).collect::<Result<_, _>>()?;
     let mut collector = Collector::new(operation, ranks, progress);
     let (sender, reports) = mpsc::channel();
-    let launcher = Threads::new(ranks)
-        .options(options())
-        .devices((0..ranks).map(|rank| backend.device(rank)).collect());
+    let launcher = Threads::new(ranks).options(options()).devices(devices);
     let run = move || {
         launcher.run(|group| {
             let rank = group.rank().index();

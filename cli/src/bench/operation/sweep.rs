@@ -278,8 +278,8 @@ mod tests {
 
     use super::super::{AllReduce, Shape};
     use super::*;
-    use crate::bench::args::Backend;
     use crate::bench::check::Part;
+    use crate::bench::devices::Backend;
     use crate::bench::drive::{self, DriveError};
     use crate::bench::show::Progress;
     use crate::bench::timing::Isolated;
@@ -375,7 +375,7 @@ mod tests {
         {
             let damaging = damaging(in_place, call);
             let progress = Progress::new(1);
-            let error = drive::threads(&damaging, backend, RANKS, &progress).unwrap_err();
+            let error = drive::threads(&damaging, backend.into(), RANKS, &progress).unwrap_err();
             let DriveError::Rank { rank, fault: RankFault::Wrong { what, wrong } } = &error else {
                 panic!("operation {call} on {backend:?}: {error}");
             };
@@ -397,7 +397,8 @@ mod tests {
         for in_place in [false, true] {
             let damaging = damaging(in_place, u64::MAX);
             let progress = Progress::new(1);
-            let collected = drive::threads(&damaging, Backend::Host, RANKS, &progress).unwrap();
+            let collected =
+                drive::threads(&damaging, Backend::Host.into(), RANKS, &progress).unwrap();
             assert_eq!(collected.lines.len(), 1);
             assert_eq!(damaging.collective.calls.into_inner(), 9);
         }

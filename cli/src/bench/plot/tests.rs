@@ -33,9 +33,9 @@ fn results() -> (Results, Limits) {
         median_us: 0.4 * row.median_us,
         period_us: 0.4 * row.median_us,
     });
-    let limits = Limits { floor_us: Some(0.3), copies: copies.collect() };
+    let limits = Limits { floor_us: Some(0.3), link_gbps: None, copies: copies.collect() };
     let (op, backend, mode) = ("all-reduce", "host", "process");
-    (Results { op, backend, ranks: 4, mode, dtype: "f32", rows }, limits)
+    (Results { op, backend, ranks: 4, mode, dtype: "f32", link_gbps: None, rows }, limits)
 }
 
 fn svg(results: &Results, limits: &Limits) -> String {

@@ -1,17 +1,24 @@
 //! Kernels of a user's own: steps on words of memory, a gate that the test opens, and an operation on
-//! a lane.
+//! a lane. Twice: as functions for backends that run those, and for GPUs as a source on the public
+//! headers.
 #![allow(unsafe_code, reason = "kernels read their argument block and follow its addresses")]
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 
+#[cfg(feature = "cuda")]
+use symmem_hal::kernels::{KernelSource, SYMMEM_CUH, Unit};
 use symmem_hal::types::{Bytes, DType, Layout, Rank};
 use symmem_hal::{
     Device, DevicePtr, Function, KeepAlive, Kernel, KernelSet, Launch, LaunchContext, Stream,
 };
+#[cfg(feature = "cuda")]
+use symmem_hal::{Grid, types::BackendKind};
 use symmem_mem::call::{Operation, Signature};
 use symmem_mem::{Allocation, Group, SymmetricMemory, View};
+#[cfg(feature = "cuda")]
+use symmem_sync::gpu::{SYMMEM_SYNC_CUH, SymmemLane};
 use symmem_sync::host::{Ended, HostMemory, LaneArgs, Session};
 use symmem_sync::protocol::Peers;
 use symmem_sync::{Issue, Lane, LaneError};
@@ -28,6 +35,17 @@ static KERNELS: KernelSet = KernelSet {
     ],
 };
 
+#[cfg(feature = "cuda")]
+static SOURCE: KernelSource = KernelSource {
+    name: "symmem-tests",
+    file: ("steps.cu", include_str!("../../../kernels/steps.cu")),
+    headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH],
+};
+
+/// One warp for an operation's headers, one for its data.
+#[cfg(feature = "cuda")]
+const GRID: Grid = Grid { blocks: 1, threads: 64, shared: 0, dependent: false, cooperative: false };
+
 /// A step on one word, with a number or another word.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
@@ -41,6 +59,16 @@ struct Step {
 #[repr(C)]
 struct Exchange {
     lane: LaneArgs,
+    input: DevicePtr,
+    output: DevicePtr,
+}
+
+/// The same, of a GPU.
+#[cfg(feature = "cuda")]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct DeviceExchange {
+    lane: SymmemLane,
     input: DevicePtr,
     output: DevicePtr,
 }
@@ -176,6 +204,17 @@ pub(super) struct Kernels {
 impl Kernels {
     #[track_caller]
     pub(super) fn new(device: &Device) -> Result<Self, TestError> {
+        #[cfg(feature = "cuda")]
+        if device.kind() == BackendKind::Cuda {
+            let module = device.compile(&Unit { source: &SOURCE, defines: &[] })?;
+            let step = |name| module.device_function(name, size_of::<Step>());
+            return Ok(Kernels {
+                hold: step("hold")?,
+                add: step("add")?,
+                copy: step("copy")?,
+                exchange: module.device_function("exchange", size_of::<DeviceExchange>())?,
+            });
+        }
         let module = device.load(&KERNELS)?;
         Ok(Kernels {
             hold: module.function("hold")?,
@@ -252,6 +291,13 @@ impl Gather {
             signature: Signature::new(Operation::Custom, None, None, &[tag, lane.index().into()]),
         };
         let (input, output) = (&self.input.view, &self.output);
+        #[cfg(feature = "cuda")]
+        if self.kernels.exchange.backend() == BackendKind::Cuda {
+            let args = |lane| DeviceExchange { lane, input: input.ptr(), output: output.ptr() };
+            let keep = || vec![input.keep_alive(), output.keep_alive()];
+            // SAFETY: as below.
+            return unsafe { lane.issue_device(issue, GRID, args, keep) };
+        }
         let args = |lane| Exchange { lane, input: input.ptr(), output: output.ptr() };
         // SAFETY: the kernel takes an Exchange; its words are of views that `keep` holds.
         unsafe { lane.issue(issue, args, || vec![input.keep_alive(), output.keep_alive()]) }
