@@ -67,6 +67,8 @@ pub const KERNEL_UNITS: &[&hal::kernels::KernelUnits] = &[
     &hal::kernels::UNITS,
     #[cfg(all(feature = "sync", feature = "cuda"))]
     &sync::gpu::UNITS,
+    #[cfg(all(feature = "collectives", feature = "cuda"))]
+    &collectives::gpu::UNITS,
 ];
 
 /// Everything a program needs, in one `use`.

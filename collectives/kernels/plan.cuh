@@ -17,23 +17,43 @@ struct Pitch {
 struct alignas(16) Plan {
   Lane lane;
   u64 input, output;  // addresses
-  u64 source;         // what is copied over the input first; 0 for nothing
   u64 bytes;          // a part: rows of `row` bytes
   u64 row;
   Pitch in, out;
-  u64 peers;          // array: by rank, where its output begins here; 0 where results are staged
+  u64 peers;          // array: by rank, where what this rank reaches into is mapped; 0 where all is staged
+  u64 peer_offset;    // where rank 0's buffer begins in that
+  u64 peer_step;      // how much further each next rank's does
   u64 slice;          // of a part, that one rank reduces: in a two-shot; else the part
   u64 chunk;          // of a slice, that a block moves at a time: a multiple of 16
   u32 rounds;         // chunks of block 0
   u32 last;           // blocks that have as many; the others have one less
   u32 slots;          // chunks of staging that a block has for each writer, in a ring
   u32 ahead;          // how many chunks are under way before the first is awaited
-  u32 root;
+  u32 root;           // the one rank that all is for, or from; EVERY_RANK for none
   u32 receives;       // whether this rank gets a result
-  u32 group_completion;
+  u32 group_completion;  // whether all ranks have completed when this one has
   u32 plain;          // whether inputs and outputs, peers' included, are whole vectors at addresses of theirs
-  u64 blocks, block_count;  // array of blocks, of an operation that is given any
+  u64 blocks;         // array of Block, of an operation that is given any
+  u64 block_count;
 };
+
+// A range of a rank's input of which one rank gets the reduction: runs of `row` bytes, `stride` apart.
+struct alignas(16) Block {
+  u64 first;   // chunks of all blocks before
+  u64 at;      // where it begins in the input
+  u64 bytes;
+  u64 row, stride;
+  u64 output;  // where its owner's result goes
+  u64 owner;
+  u64 reserved;
+};
+
+constexpr u32 EVERY_RANK = ~0u;
+
+// Where rank `r`'s buffer that this rank reaches into begins.
+SYMMEM_FN u64 peer_buffer(const Plan& p, u32 r) {
+  return pointer<const u64>(p.peers)[r] + p.peer_offset + p.peer_step * r;
+}
 
 // Runs of equal length, `stride` apart; the bytes of all runs, one after the other, are its logical
 // range.
@@ -119,22 +139,57 @@ SYMMEM_FN bool poll(u64 slot, u32 epoch, Vector& v) {
   return differs == 0;
 }
 
+// The peers of this rank, beginning with the next one, so that not all store to one at a time.
+template <u32 W, class Act> SYMMEM_FN void for_peers(const Lane& lane, Act act) {
+  if constexpr (W != 0) {
+#pragma unroll
+    for (u32 k = 1; k < W; k++) act((lane.rank + k) % W);
+  } else {
+#pragma unroll 1
+    for (u32 k = 1; k < lane.world; k++) act(lane.rank + k < lane.world ? lane.rank + k : lane.rank + k - lane.world);
+  }
+}
+
 // The last warp of a block publishes headers, awaits flags and raises them; the others move payload.
 SYMMEM_FN u32 workers() { return block_size() - 32; }
 SYMMEM_FN bool is_worker() { return thread_index() < workers(); }
 SYMMEM_FN u32 sync_thread() { return thread_index() - workers(); }
 
-// The flags of one block's rounds, by its sync warp: each thread serves ranks of its own.
-SYMMEM_FN bool await_flags(const Lane& lane, const Step& step, Gate& gate, u32 count) {
+// The flags of one block's rounds, by its sync warp: each thread serves ranks of its own, of those that
+// are `of`.
+template <class Of> SYMMEM_FN bool await_flags(const Lane& lane, const Step& step, Gate& gate, u32 count, Of of) {
   for (u32 r = sync_thread(); r < lane.world; r += 32)
-    if (r != lane.rank && !await_flag(lane, step, gate, r, count)) return false;
+    if (r != lane.rank && of(r) && !await_flag(lane, step, gate, r, count)) return false;
   return true;
 }
-SYMMEM_FN void raise_flags(const Lane& lane, const Step& step, u32 count) {
+template <class To> SYMMEM_FN void raise_flags(const Lane& lane, const Step& step, u32 count, To to) {
   if (sync_thread() >= lane.world) return;
   fence_system();
   for (u32 r = sync_thread(); r < lane.world; r += 32)
-    if (r != lane.rank) raise(lane, step, r, count);
+    if (r != lane.rank && to(r)) raise(lane, step, r, count);
+}
+SYMMEM_FN bool await_flags(const Lane& lane, const Step& step, Gate& gate, u32 count) {
+  return await_flags(lane, step, gate, count, [](u32) { return true; });
+}
+SYMMEM_FN void raise_flags(const Lane& lane, const Step& step, u32 count) {
+  raise_flags(lane, step, count, [](u32) { return true; });
+}
+
+// The step after all others of an operation whose completion is the whole group's.
+constexpr u32 COMPLETED = 1u << 30;
+
+__device__ __attribute__((noinline)) inline bool await_completion(const Lane& lane, Step step) {
+  Gate gate;
+  raise_flags(lane, step, COMPLETED);
+  return await_flags(lane, step, gate, COMPLETED);
+}
+
+// Where completion is the whole group's, waits until the blocks of this index of all ranks are done.
+// Every thread of the block calls it, after its last access to any payload.
+SYMMEM_FN bool complete(const Plan& p, const Step& step, bool ok) {
+  if (SYMMEM_LIKELY(!p.group_completion)) return ok;
+  if (block_any(!ok)) return false;
+  return is_worker() || await_completion(p.lane, step);
 }
 
 }  // namespace symmem

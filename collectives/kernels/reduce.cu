@@ -15,15 +15,17 @@ using Reduction = Fold<SYMMEM_DTYPE, SYMMEM_OP>;
 // Vectors of each rank that a thread has in flight.
 __device__ constexpr u32 unroll(u32 world) { return world == 2 ? 4 : world == 4 ? 4 : 2; }
 
-// The peers of this rank, beginning with the next one, so that not all store to one at a time.
-template <u32 W, class Act> SYMMEM_FN void for_peers(const Lane& lane, Act act) {
-  if constexpr (W != 0) {
-#pragma unroll
-    for (u32 k = 1; k < W; k++) act((lane.rank + k) % W);
-  } else {
-#pragma unroll 1
-    for (u32 k = 1; k < lane.world; k++) act(lane.rank + k < lane.world ? lane.rank + k : lane.rank + k - lane.world);
-  }
+// Whether what this rank has is reduced by rank `r`.
+SYMMEM_FN bool feeds(const Plan& p, u32 r) { return p.root == EVERY_RANK || p.root == r; }
+
+// Headers to whoever reduces; and to all, where completion is the group's.
+SYMMEM_FN void publish(const Plan& p, Headers& headers, const Step& step) {
+  headers.publish(p.lane, step, sync_thread(), [&](u32 r) { return feeds(p, r) || p.group_completion; });
+}
+// Headers of whoever is reduced.
+template <class Also> SYMMEM_FN bool compare(const Plan& p, Headers& headers, const Step& step, Also also) {
+  if (!p.receives && !p.group_completion) return true;
+  return headers.compare(p.lane, step, also);
 }
 
 // ---------------------------------------------------------------------------------- packets
@@ -71,6 +73,7 @@ SYMMEM_FN bool fold_packets(const Lane& lane, const Step& step, Gate& gate, u64 
 __device__ __attribute__((noinline)) inline void put_narrow(const Plan& p, Step step, u64 first, u64 stride) {
   const Lane& lane = p.lane;
   for_peers<0>(lane, [&](u32 r) {
+    if (!feeds(p, r)) return;
     u64 slots = packets_at(lane, lane_of(lane, r), step.parity, lane.rank);
     Runs from = input_part(p, p.in.step ? r : 0);
     for (u64 v = first; v * 16 < p.bytes; v += stride) put(slots + packet_of(v) * 16, step.tag, load_any(from, v * 16, p.bytes));
@@ -83,7 +86,7 @@ __device__ __attribute__((noinline)) inline bool take_narrow(const Plan& p, Step
   for (u64 v = first; v * 16 < p.bytes; v += stride) {
     Vector result;
     if (!fold_packets<0>(lane, step, gate, v, load_any(own, v * 16, p.bytes), result)) return false;
-    if (p.receives) store_any(out, v * 16, p.bytes, result);
+    store_any(out, v * 16, p.bytes, result);
   }
   return true;
 }
@@ -104,6 +107,7 @@ template <u32 W> SYMMEM_FN void reduce_packets(const Plan& p) {
   bool ok = await_clear(lane, step);
   if (is_worker() && ok) {
     for_peers<W>(lane, [&](u32 r) {
+      if (!feeds(p, r)) return;
       const u64 slots = packets_at(lane, lane_of<W>(lane, r), step.parity, lane.rank);
       const u64 from = p.input + p.in.step * r;
       if (first < whole) put(slots + packet_of(first) * 16, step.tag, p.in.step == 0 ? ahead : load_vector(pointer<void>(from + first * 16)));
@@ -112,20 +116,125 @@ template <u32 W> SYMMEM_FN void reduce_packets(const Plan& p) {
     });
     if (W == 0 && whole * 16 < p.bytes) put_narrow(p, step, whole + first, stride);
     Gate gate;
-    for (u64 v = first; ok && v < whole; v += stride) {
+    for (u64 v = first; ok && p.receives && v < whole; v += stride) {
       if (v != first) ahead = load_vector(pointer<void>(own + v * 16));
       Vector result;
       ok = fold_packets<W>(lane, step, gate, v, ahead, result);
-      if (ok && p.receives) store_vector(pointer<void>(p.output + v * 16), result);
+      if (ok) store_vector(pointer<void>(p.output + v * 16), result);
     }
-    if (W == 0 && ok && whole * 16 < p.bytes) ok = take_narrow(p, step, whole + first, stride);
+    if (W == 0 && ok && p.receives && whole * 16 < p.bytes) ok = take_narrow(p, step, whole + first, stride);
   } else if (ok) {
     Headers headers;
-    headers.publish(lane, step, sync_thread());
-    ok = headers.compare(lane, step, [](u32) { return true; });
+    publish(p, headers, step);
+    ok = compare(p, headers, step, [](u32) { return true; });
   }
-  exit(lane, step, ok, Used{ALL, (u32)((p.bytes + 511) / 512 * 64), false});
+  ok = complete(p, step, ok);
+  const bool together = p.group_completion;
+  exit(lane, step, ok, Used{p.receives ? ALL : NONE, (u32)((p.bytes + 511) / 512 * 64), false, together, together});
 }
+
+// ---------------------------------------------------------------------------- dense packets
+
+#ifdef SYMMEM_HAS_WHOLE_VECTORS
+
+// Packets of 12 bytes beside 4 of the epoch, where 16 bytes arrive whole: a third less on the link than
+// packets of two halves that each prove themselves. A thread moves three vectors in four packets; the last
+// carries the fourth words. Vectors and packets of a warp follow each other.
+struct Dense {
+  Vector v[3];
+
+  // Where the first of the vectors of unit `u` is, and the first of its packets.
+  static SYMMEM_FN u64 vector(u64 u) { return u / 32 * 96 + u % 32; }
+  static SYMMEM_FN u64 packet(u64 u) { return u / 32 * 128 + u % 32; }
+
+  // The vectors from `first` on, of which those below `count` exist.
+  SYMMEM_FN void load(u64 from, u64 first, u64 count) {
+#pragma unroll
+    for (u32 k = 0; k < 3; k++) v[k] = first + 32 * k < count ? load_vector(pointer<void>(from + (first + 32 * k) * 16)) : Vector{};
+  }
+  SYMMEM_FN void store(u64 to, u64 first, u64 count) const {
+#pragma unroll
+    for (u32 k = 0; k < 3; k++)
+      if (first + 32 * k < count) store_vector(pointer<void>(to + (first + 32 * k) * 16), v[k]);
+  }
+  SYMMEM_FN void put(u64 slot, u32 epoch) const {
+#pragma unroll
+    for (u32 k = 0; k < 3; k++) store_whole(pointer<void>(slot + 512 * k), Vector{{v[k].w[0], v[k].w[1], v[k].w[2], epoch}});
+    store_whole(pointer<void>(slot + 512 * 3), Vector{{v[0].w[3], v[1].w[3], v[2].w[3], epoch}});
+  }
+  SYMMEM_FN bool poll(u64 slot, u32 epoch) {
+    Vector p[4];
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) p[k] = load_whole(pointer<void>(slot + 512 * k));
+#pragma unroll
+    for (u32 k = 0; k < 3; k++) v[k] = Vector{{p[k].w[0], p[k].w[1], p[k].w[2], p[3].w[k]}};
+    return ((p[0].w[3] ^ epoch) | (p[1].w[3] ^ epoch) | (p[2].w[3] ^ epoch) | (p[3].w[3] ^ epoch)) == 0;
+  }
+};
+
+// As reduce_packets, for whole vectors at addresses of theirs.
+template <u32 W> SYMMEM_FN void reduce_dense(const Plan& p) {
+  const Lane& lane = p.lane;
+  if (!begin(lane)) return;
+  const u64 count = p.bytes / 16, units = (count + 95) / 96 * 32, stride = (u64)grid_size() * workers();
+  const u64 first = (u64)block_index() * workers() + thread_index();
+  const u64 own = p.input + p.in.step * lane.rank;
+  Dense ahead = {};
+  if (is_worker() && first < units) ahead.load(own, Dense::vector(first), count);
+  Step step;
+  if (!enter(lane, step)) return;
+  bool ok = await_clear(lane, step);
+  if (is_worker() && ok) {
+    for_peers<W>(lane, [&](u32 r) {
+      const u64 slots = packets_at(lane, lane_of<W>(lane, r), step.parity, lane.rank);
+      const u64 from = p.input + p.in.step * r;
+      Dense d = ahead;
+      if (p.in.step != 0 && first < units) d.load(from, Dense::vector(first), count);
+#pragma unroll 1
+      for (u64 u = first; u < units; u += stride) {
+        // The next is on its way while this one goes.
+        Dense next = {};
+        if (u + stride < units) next.load(from, Dense::vector(u + stride), count);
+        d.put(slots + Dense::packet(u) * 16, step.epoch);
+        d = next;
+      }
+    });
+    const u64 per_writer = (u64)lane.packet_count * 16, slots = packets_at(lane, lane.own, step.parity, 0);
+    Gate gate;
+#pragma unroll 1
+    for (u64 u = first; ok && u < units; u += stride) {
+      Dense next = {};
+      if (u + stride < units) next.load(own, Dense::vector(u + stride), count);
+      Reduction fold[3];
+#pragma unroll
+      for (u32 r = 0; r < (W ? W : 0x7fffffff); r++) {
+        if (r >= lane.world) break;
+        Dense theirs = ahead;
+        const u64 slot = slots + r * per_writer + Dense::packet(u) * 16;
+        if (r != lane.rank) ok = ok && await(lane, step.epoch, gate, r, [&] { return theirs.poll(slot, step.epoch); });
+#pragma unroll
+        for (u32 k = 0; k < 3; k++) {
+          if (r == 0) fold[k].first(theirs.v[k]);
+          else fold[k].next(theirs.v[k]);
+        }
+      }
+      Dense result;
+#pragma unroll
+      for (u32 k = 0; k < 3; k++) result.v[k] = fold[k].result(lane.world);
+      if (ok) result.store(p.output, Dense::vector(u), count);
+      ahead = next;
+    }
+  } else if (ok) {
+    Headers headers;
+    publish(p, headers, step);
+    ok = compare(p, headers, step, [](u32) { return true; });
+  }
+  ok = complete(p, step, ok);
+  const bool together = p.group_completion;
+  exit(lane, step, ok, Used{ALL, (u32)(units * 4), false, together, together});
+}
+
+#endif
 
 // ------------------------------------------------------------------------------------ chunks
 
@@ -195,7 +304,7 @@ template <u32 W> SYMMEM_FN void push(const Plan& p, u64 part, const Chunk& chunk
 // Where results go: to this rank's output, and to all others' where it is told where those are.
 template <bool ALL_OUTPUTS, u32 W> SYMMEM_FN void store_result(const Plan& p, u64 logical, const Vector& v) {
   if constexpr (ALL_OUTPUTS)
-    for_peers<W>(p.lane, [&](u32 r) { store_vector(pointer<void>(pointer<const u64>(p.peers)[r] + logical), v); });
+    for_peers<W>(p.lane, [&](u32 r) { store_vector(pointer<void>(peer_buffer(p, r) + logical), v); });
   store_vector(pointer<void>(p.output + logical), v);
 }
 
@@ -213,7 +322,7 @@ __device__ __attribute__((noinline)) inline void fold_narrow(const Plan& p, u64 
     }
     Vector result = fold.result(p.lane.world);
     if (ALL_OUTPUTS)
-      for_peers<0>(p.lane, [&](u32 r) { store_any(output_part(p, pointer<const u64>(p.peers)[r], 0), at, p.bytes, result); });
+      for_peers<0>(p.lane, [&](u32 r) { store_any(output_part(p, peer_buffer(p, r), 0), at, p.bytes, result); });
     store_any(out, at, p.bytes, result);
   }
 }
@@ -259,12 +368,15 @@ template <u32 W, bool ALL_OUTPUTS> SYMMEM_FN void fold_chunk(const Plan& p, u64 
 // gets it), chunk by chunk, and folds what it got.
 //
 // Round j of a block pushes its chunk j and folds its chunk j - ahead. A raised flag j + 1 says that
-// the round is over: its chunk is there, and the chunk it folded has been read. A ring of 2 * ahead + 2
-// slots is therefore never written before it was read.
+// chunk j is there, and that the chunk which the round before folded has been read. A ring of
+// 2 * ahead + 2 slots is therefore never written before it was read.
+//
+// Where one rank reduces, the others only push; its flags tell them which slots of its ring are free.
 //
 // In a two-shot every rank does so with a slice, and stores its results into all ranks' outputs, which
-// are symmetric memory. In place, a chunk of a peer's output is replaced only after that peer's flag has
-// said that it was pushed; and none is before that peer is known to be in the same call.
+// are symmetric memory; its flag also says that the round's results are there. In place, a chunk of a
+// peer's output is replaced only after that peer's flag has said that it was pushed; and none is before
+// that peer is known to be in the same call.
 template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
   const Lane& lane = p.lane;
   if (!begin(lane)) return;
@@ -288,18 +400,32 @@ template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
   if (!enter(lane, step)) return;
   bool ok = await_clear(lane, step);
   Headers headers;
-  if (!is_worker() && ok) headers.publish(lane, step, sync_thread());
+  if (!is_worker() && ok) publish(p, headers, step);
   Gate gate;
   Ring pushed(p), folded(p);
   for (u32 j = 0; j < rounds; j++) {
+    if (!p.receives && j >= p.slots && j < count) {
+      // Chunk j goes where chunk j - slots was.
+      const u32 free = j + p.ahead + 2 - p.slots;
+      if (!is_worker() && ok) ok = await_flags(lane, step, gate, free, [&](u32 r) { return feeds(p, r); });
+      if (block_any(!ok)) {
+        ok = false;
+        break;
+      }
+    }
     if (is_worker() && ok && j < count) {
       for_peers<W>(lane, [&](u32 r) {
+        if (!feeds(p, r)) return;
         u64 to = staging_at(lane, lane_of<W>(lane, r), step.parity, lane.rank) + pushed.at;
         push<W>(p, p.input + p.in.step * r, chunk(r, j), to, j == 0 && r == next, early);
       });
       pushed.advance(p);
     }
-    if (j >= p.ahead) {
+    if (!TWO_SHOT && j < count) {
+      block_sync();
+      if (!is_worker()) raise_flags(lane, step, j + 1, [&](u32 r) { return p.receives || feeds(p, r); });
+    }
+    if (j >= p.ahead && p.receives) {
       u32 c = j - p.ahead;
       if (!is_worker() && ok) {
         if (c == 0) ok = headers.compare(lane, step, [&](u32 r) { return poll_flag(lane, step, r, 1); });
@@ -309,25 +435,133 @@ template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
         ok = false;
         break;
       }
-      if (is_worker() && p.receives) {
+      if (is_worker()) {
         u64 from = staging_at(lane, lane.own, step.parity, 0) + folded.at;
         fold_chunk<W, TWO_SHOT>(p, p.input + p.in.step * lane.rank, chunk(lane.rank, c), from);
         folded.advance(p);
       }
     }
-    // In a one-shot, what is raised after the last chunk was pushed tells nobody anything.
-    if (TWO_SHOT || j < count) {
+    if (TWO_SHOT) {
       block_sync();
       if (!is_worker()) raise_flags(lane, step, j + 1);
     }
   }
   if (!is_worker() && ok) {
-    // A block without a chunk has compared nothing yet.
-    if (count == 0) ok = headers.compare(lane, step, [](u32) { return true; });
+    // A block without a chunk has compared nothing yet, nor has a rank that reduces nothing.
+    if (count == 0 || !p.receives) ok = compare(p, headers, step, [](u32) { return true; });
     // All results are here once every rank's last round is over.
     else if (TWO_SHOT) ok = await_flags(lane, step, gate, rounds);
   }
+  ok = complete(p, step, ok);
+  exit(lane, step, ok, Used{p.receives ? ALL : NONE, 0, true, true, p.group_completion != 0});
+}
+
+// -------------------------------------------------------------------------- blocks, pieces
+
+// Folds the bytes `start..start + length` of runs of `end` bytes, of which `slot` is where rank 0's are
+// staged.
+__device__ __attribute__((noinline)) inline void fold_runs(const Lane& lane, Runs own, Runs out, u64 start, u64 length, u64 end, u64 slot) {
+  for (u64 v = thread_index(); v * 16 < length; v += workers()) {
+    Reduction fold;
+#pragma unroll 1
+    for (u32 r = 0; r < lane.world; r++) {
+      Vector theirs = r == lane.rank ? load_any(own, start + v * 16, end) : load_once(pointer<void>(slot + r * lane.staging_unit + v * 16));
+      if (r == 0) fold.first(theirs);
+      else fold.next(theirs);
+    }
+    store_any(out, start + v * 16, end, fold.result(lane.world));
+  }
+}
+
+// A chunk of one of the blocks: numbers ascend through all of them.
+struct BlockChunk {
+  const Block* block;
+  u64 start, length;
+};
+
+// A walk through the blocks, by ascending numbers of chunks.
+struct Walk {
+  const Block* block;
+  const Block* end;
+
+  SYMMEM_FN explicit Walk(const Plan& p) : block(pointer<const Block>(p.blocks)), end(block + p.block_count) {}
+
+  SYMMEM_FN BlockChunk next(const Plan& p, u64 number) {
+    while (block + 1 < end && block[1].first <= number) block++;
+    u64 start = (number - block->first) * p.chunk, left = block->bytes - start;
+    return BlockChunk{block, start, left < p.chunk ? left : p.chunk};
+  }
+};
+
+// Every rank pushes each chunk of each block into the staging of the block's owner, which folds it: the
+// rounds of `reduce_chunks`, in which every rank may have something for every other.
+SYMMEM_FN void reduce_blocks(const Plan& p) {
+  const Lane& lane = p.lane;
+  if (!begin(lane)) return;
+  const u32 count = p.rounds - (block_index() >= p.last), rounds = count + p.ahead;
+  Step step;
+  if (!enter(lane, step)) return;
+  bool ok = await_clear(lane, step);
+  Headers headers;
+  if (!is_worker() && ok) headers.publish(lane, step, sync_thread());
+  Gate gate;
+  Ring pushed(p), folded(p);
+  Walk push(p), fold(p);
+  auto number = [](u32 c) { return block_index() + (u64)c * grid_size(); };
+  for (u32 j = 0; j < rounds; j++) {
+    if (is_worker() && ok && j < count) {
+      const BlockChunk chunk = push.next(p, number(j));
+      const Block& b = *chunk.block;
+      if (b.owner != lane.rank) {
+        const u64 to = staging_at(lane, lane_of(lane, (u32)b.owner), step.parity, lane.rank) + pushed.at;
+        const Runs from = runs_of(p.input + b.at, b.row, b.stride);
+        for (u64 v = thread_index(); v * 16 < chunk.length; v += workers())
+          store_vector(pointer<void>(to + v * 16), load_any(from, chunk.start + v * 16, b.bytes));
+      }
+      pushed.advance(p);
+    }
+    if (j >= p.ahead) {
+      const u32 c = j - p.ahead;
+      if (!is_worker() && ok) {
+        if (c == 0) ok = headers.compare(lane, step, [&](u32 r) { return poll_flag(lane, step, r, 1); });
+        else ok = await_flags(lane, step, gate, c + 1);
+      }
+      if (block_any(!ok)) {
+        ok = false;
+        break;
+      }
+      if (is_worker()) {
+        const BlockChunk chunk = fold.next(p, number(c));
+        const Block& b = *chunk.block;
+        const u64 slot = staging_at(lane, lane.own, step.parity, 0) + folded.at;
+        if (b.owner == lane.rank)
+          fold_runs(lane, runs_of(p.input + b.at, b.row, b.stride), runs_of(b.output, b.row, b.row), chunk.start, chunk.length, b.bytes, slot);
+        folded.advance(p);
+      }
+    }
+    if (j < count) {
+      block_sync();
+      if (!is_worker()) raise_flags(lane, step, j + 1);
+    }
+  }
+  if (!is_worker() && ok && count == 0) ok = headers.compare(lane, step, [](u32) { return true; });
+  ok = complete(p, step, ok);
   exit(lane, step, ok, Used{ALL, 0, true});
+}
+
+// Folds what copy engines have brought from all ranks into the staging of parity 0, between the kernels
+// in which ranks meet and part.
+SYMMEM_FN void reduce_staged(const Plan& p) {
+  const Lane& lane = p.lane;
+  wait_for_previous_kernel();
+  Step step;
+  if (!reenter(lane, step) || !is_worker()) return;
+  const u32 count = p.rounds - (block_index() >= p.last);
+  const Runs own = runs_of(p.input, p.bytes, p.bytes), out = runs_of(p.output, p.bytes, p.bytes);
+  for (u32 c = 0; c < count; c++) {
+    const Chunk chunk = chunk_of(p, c, 0, p.bytes);
+    fold_runs(lane, own, out, chunk.start, chunk.length, p.bytes, staging_at(lane, lane.own, 0, 0) + chunk.start);
+  }
 }
 
 template <u32 W> SYMMEM_FN void reduce_pushed(const Plan& p) { reduce_chunks<W, false>(p); }
@@ -335,16 +569,24 @@ template <u32 W> SYMMEM_FN void reduce_two_shot(const Plan& p) { reduce_chunks<W
 
 }  // namespace symmem
 
-#define SYMMEM_KERNEL(body, W)                                                                     \
-  extern "C" __global__ void __launch_bounds__(288, 1) body##_##W(const SYMMEM_ARGS symmem::Plan plan) { \
-    symmem::body<W>(plan);                                                                         \
+#define SYMMEM_KERNEL(name, body)                                                            \
+  extern "C" __global__ void __launch_bounds__(288, 1) name(const SYMMEM_ARGS symmem::Plan plan) { \
+    symmem::body(plan);                                                                     \
   }
-#define SYMMEM_KERNELS(W)           \
-  SYMMEM_KERNEL(reduce_packets, W)  \
-  SYMMEM_KERNEL(reduce_pushed, W)   \
-  SYMMEM_KERNEL(reduce_two_shot, W)
+#define SYMMEM_KERNELS(W)                              \
+  SYMMEM_KERNEL(reduce_packets_##W, reduce_packets<W>) \
+  SYMMEM_KERNEL(reduce_pushed_##W, reduce_pushed<W>)   \
+  SYMMEM_KERNEL(reduce_two_shot_##W, reduce_two_shot<W>)
 
+#ifdef SYMMEM_HAS_WHOLE_VECTORS
+SYMMEM_KERNEL(reduce_dense_0, reduce_dense<0>)
+SYMMEM_KERNEL(reduce_dense_2, reduce_dense<2>)
+SYMMEM_KERNEL(reduce_dense_4, reduce_dense<4>)
+SYMMEM_KERNEL(reduce_dense_8, reduce_dense<8>)
+#endif
 SYMMEM_KERNELS(0)
 SYMMEM_KERNELS(2)
 SYMMEM_KERNELS(4)
 SYMMEM_KERNELS(8)
+SYMMEM_KERNEL(reduce_blocks, reduce_blocks)
+SYMMEM_KERNEL(reduce_staged, reduce_staged)

@@ -153,6 +153,32 @@ const TABLE: &[Row] = &[
         staged: 256 << 10,
         streamed: 8 << 20,
     },
+    // Of a GPU, the size at which two-shot overtakes pushes, where peers may write outputs. Seen on
+    // two H200 (NVLink, 18 links a GPU), bf16, 2026-11; of more ranks, by what each of them receives.
+    Row {
+        backend: BackendKind::Cuda,
+        ranks: 2,
+        packet: 512 << 10,
+        one_shot: 4 << 20,
+        staged: 0,
+        streamed: u64::MAX,
+    },
+    Row {
+        backend: BackendKind::Cuda,
+        ranks: 4,
+        packet: 256 << 10,
+        one_shot: 1 << 20,
+        staged: 0,
+        streamed: u64::MAX,
+    },
+    Row {
+        backend: BackendKind::Cuda,
+        ranks: usize::MAX,
+        packet: 128 << 10,
+        one_shot: 512 << 10,
+        staged: 0,
+        streamed: u64::MAX,
+    },
     Row {
         backend: BackendKind::Stub,
         ranks: usize::MAX,

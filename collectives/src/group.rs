@@ -1,6 +1,6 @@
 //! The collectives of a group.
 
-use symmem_hal::types::{Element, Rank, ReduceOp};
+use symmem_hal::types::{DType, Element, Rank, ReduceOp};
 use symmem_mem::{Group, View};
 
 use crate::all_gather::{AllGather, AllGatherError};
@@ -8,7 +8,7 @@ use crate::all_reduce::{AllReduce, AllReduceError};
 use crate::all_to_all::{AllToAll, AllToAllError};
 use crate::all_to_all_nd::AllToAllNd;
 use crate::broadcast::{Broadcast, BroadcastError};
-use crate::call::{Buffer, Call};
+use crate::call::{self, Buffer, Call, CallError};
 use crate::reduce::{Reduce, ReduceError};
 use crate::reduce_scatter::{ReduceScatter, ReduceScatterError};
 use crate::reduce_scatter_offset::ReduceScatterOffset;
@@ -73,6 +73,15 @@ pub trait Collectives {
         input: &'a (impl AsRef<View> + ?Sized),
         outputs: &'a [&'a View],
     ) -> Call<'a, ReduceScatterOffset<'a>>;
+
+    /// Loads what the operations of this group need, of reductions those of these types and operators,
+    /// so that they can be captured: beside [`Lane::prepare`](symmem_sync::Lane::prepare). Local. The
+    /// first call outside of a capture loads what it needs itself; on the host nothing has to be.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: an operator that a type does not have; kernels that cannot be had.
+    fn prepare(&self, reductions: &[(DType, ReduceOp)]) -> Result<(), CallError>;
 
     /// As [`all_reduce`](Self::all_reduce), from a slice into another of equal length.
     ///
@@ -207,6 +216,10 @@ impl Collectives for Group {
         outputs: &'a [&'a View],
     ) -> Call<'a, ReduceScatterOffset<'a>> {
         Call::new(self, ReduceScatterOffset::new(Buffer::of(input.as_ref()), outputs))
+    }
+
+    fn prepare(&self, reductions: &[(DType, ReduceOp)]) -> Result<(), CallError> {
+        call::prepare(self, reductions)
     }
 
     fn all_reduce_slice<T: Element>(

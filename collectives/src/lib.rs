@@ -72,6 +72,8 @@ mod all_to_all_nd;
 mod broadcast;
 mod call;
 mod choice;
+#[cfg(feature = "cuda")]
+pub mod gpu;
 mod group;
 mod host;
 pub mod numerics;

@@ -228,6 +228,23 @@ SYMMEM_FN Pair load_pair(const void* at) {
   asm volatile("ld.relaxed.sys.global.v2.b64 {%0, %1}, [%2];" : "=l"(p.a), "=l"(p.b) : "l"(at) : "memory");
   return p;
 }
+// 16 bytes that arrive whole (sm_70 and later).
+#define SYMMEM_HAS_WHOLE_VECTORS 1
+SYMMEM_FN void store_whole(void* at, Vector v) {
+  asm volatile(
+      "{\n .reg .b64 low, high;\n .reg .b128 all;\n mov.b64 low, {%1, %2};\n mov.b64 high, {%3, %4};\n"
+      " mov.b128 all, {low, high};\n st.relaxed.sys.global.b128 [%0], all;\n}"
+      ::"l"(at), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]) : "memory");
+}
+SYMMEM_FN Vector load_whole(const void* at) {
+  Vector v;
+  asm volatile(
+      "{\n .reg .b64 low, high;\n .reg .b128 all;\n ld.relaxed.sys.global.b128 all, [%4];\n"
+      " mov.b128 {low, high}, all;\n mov.b64 {%0, %1}, low;\n mov.b64 {%2, %3}, high;\n}"
+      : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(at) : "memory");
+  return v;
+}
+
 // Payload that was acquired, or that only this rank writes.
 SYMMEM_FN Vector load_vector(const void* at) {
   Vector v;

@@ -37,7 +37,7 @@ pub enum CaptureError {
         "{streams} streams joined the capture and did not join back: record an event on each and wait for it on the first stream"
     )]
     Unjoined {
-        /// How many.
+        /// How many, of those that this library knows; on GPUs, of all that joined.
         streams: usize,
     },
     /// A call that needs work to run was made on a stream or event whose work is being recorded.

@@ -66,8 +66,9 @@ SYMMEM_FN Channel load_channel(const Signal& s) {
   Pair p = load_pair(pointer<void>(s.state));
   return {(u32)p.a, (u32)(p.a >> 32), (u32)p.b, 0};
 }
-SYMMEM_FN void store_channel(const Signal& s, Channel c) {
-  store_pair(pointer<void>(s.state), Pair{c.generation | (u64)c.epoch << 32, c.state});
+// `stand` is that of a barrier word.
+SYMMEM_FN void store_channel(const Signal& s, u64 stand, u32 state) {
+  store_pair(pointer<void>(s.state), Pair{stand >> 32 | stand << 32, state});
 }
 SYMMEM_FN u32* state_of(const Signal& s) { return &pointer<Channel>(s.state)->state; }
 SYMMEM_FN u32* epoch_of(const Signal& s) { return &pointer<Channel>(s.state)->epoch; }
@@ -82,33 +83,35 @@ SYMMEM_FN u64 renewed(u64 stand) { return ((stand >> 32) + 1) << 32; }
 // ------------------------------------------------------------------------------- waiting
 
 // Decides, look by look, whether a wait goes on. Data first: a cause ends the wait only if two looks find
-// it, with a poll between them that missed.
+// it, with a poll between them that missed. By value: a kernel's stack would be memory.
 struct Patience {
   u64 since = 0;
   u32 looks = 0, seen = 0;
+};
+struct Look {
+  Patience patience;
+  u32 why;  // the wait ends: a FAULT_*, 0 if it goes on
 };
 
 SYMMEM_FN bool is_lost(const Signal& s, u32 rank) {
   return load_acquire(pointer<u64>(s.lost) + rank / 64) >> (rank % 64) & 1;
 }
 
-// Why the wait for a word of `writer` ends: a FAULT_*, 0 if it goes on.
-__device__ __attribute__((noinline)) u32 look(const Signal& s, Patience& p, u32 writer) {
+// Looks at everything but the data of a wait for a word of `writer`.
+__device__ __attribute__((noinline)) Look look(const Signal& s, Patience p, u32 writer) {
   u64 now = clock_ns();
   if (p.since == 0) p.since = now;
   u32 found = 0;
-  if (p.looks++ % 16 == 0 || p.seen != 0) {
+  if (p.looks % 16 == 0 || p.seen != 0) {
     if (is_lost(s, writer)) found = FAULT_LOST;
     else if (s.cancel != 0 && load_acquire(pointer<u32>(s.cancel)) != 0) found = FAULT_CANCELLED;
   }
   if (found == 0 && now - p.since > s.deadline_ns) found = FAULT_TIMED_OUT;
-  u32 before = p.seen;
-  p.seen = found;
-  return found == before ? found : 0;
+  return {{p.since, p.looks + 1, found}, found == p.seen ? found : 0};
 }
 
 // Polls until `ready()`; else why the wait for a word of `writer` ended.
-template <class Ready> SYMMEM_FN u32 await(const Signal& s, Patience& p, u32 writer, Ready ready) {
+template <class Ready> SYMMEM_FN u32 await(const Signal& s, Patience& patience, u32 writer, Ready ready) {
 #ifdef SYMMEM_UNBOUNDED  // for measuring what the bounds cost
   while (!ready()) {
   }
@@ -118,19 +121,36 @@ template <class Ready> SYMMEM_FN u32 await(const Signal& s, Patience& p, u32 wri
 #pragma unroll 1
     for (u32 i = 0; i < 1024; i++)
       if (ready()) return 0;
-    if (u32 why = look(s, p, writer)) return why;
+    Look found = look(s, patience, writer);
+    if (found.why != 0) return found.why;
+    patience = found.patience;
   }
 #endif
 }
 
-// Tells this rank's host how a call ended. `missing(rank)` says whose words it lacked. One thread.
-template <class Missing>
-__device__ __attribute__((noinline)) void report(const Signal& s, u32 call, u32 why, Missing missing) {
+// Whether a peer's word says that it came to this rank's barrier. It may be at the next one, having left
+// this one without this rank's seeing it arrive.
+SYMMEM_FN bool has_come(u64 mine, u64 theirs) { return theirs == mine || theirs == after(mine); }
+// Whether it says that it came to the meeting of a reset that this rank is at.
+SYMMEM_FN bool has_met(u64 mine, u64 theirs) {
+  return has_come(mine, theirs) || ((u32)mine == 1 && theirs == renewed(mine));
+}
+
+// Whether a call that stands at `mine` lacks a word of a rank.
+SYMMEM_FN bool is_missing(const Signal& s, u32 call, u64 mine, u32 rank) {
+  if (call != CALL_BARRIER && call != CALL_RESET) return rank == s.peer;
+  if (rank == s.rank) return false;
+  u64 theirs = load_acquire(barrier_word(s, rank, s.own));
+  return !(call == CALL_BARRIER ? has_come(mine, theirs) : has_met(mine, theirs));
+}
+
+// Tells this rank's host how a call ended. One thread.
+__device__ __attribute__((noinline)) void report(const Signal& s, u32 call, u32 why, u64 mine) {
   u64* fault = pointer<u64>(s.fault);
   for (u32 word = 0; word < (s.world + 63) / 64; word++) {
     u64 mask = 0;
-    for (u32 rank = 64 * word; rank < s.world && rank < 64 * word + 64; rank++)
-      if (why != FAULT_BROKEN && missing(rank) && (why != FAULT_LOST || is_lost(s, rank))) mask |= 1ull << (rank % 64);
+    for (u32 rank = 64 * word; why != FAULT_BROKEN && rank < s.world && rank < 64 * word + 64; rank++)
+      if (is_missing(s, call, mine, rank) && (why != FAULT_LOST || is_lost(s, rank))) mask |= 1ull << (rank % 64);
     store_relaxed(fault + 1 + word, mask);
   }
   store_release(fault, (u64)(call << 8 | why) << 32 | s.channel);
@@ -139,22 +159,18 @@ __device__ __attribute__((noinline)) void report(const Signal& s, u32 call, u32 
 
 // ------------------------------------------------------------------------------- slots
 
-// Polls a slot until `step()` is made. Whether it was; where not, that is on record and the channel
-// broken. One thread.
-template <class Step> SYMMEM_FN bool on_slot(const Signal& s, u32 call, Step step) {
-  u32 peer = s.peer, why = FAULT_BROKEN;
+// Waits until a slot is in a state. Whether it is; where not, that is on record and the channel broken.
+// One thread.
+SYMMEM_FN bool await_slot(const Signal& s, u32 call, const u32* word, u32 state) {
+  u32 why = FAULT_BROKEN;
   if (load_relaxed(state_of(s)) == OPEN) {
     Patience patience;
-    why = await(s, patience, peer, step);
+    why = await(s, patience, s.peer, [=] { return load_acquire(word) == state; });
     if (why == 0) return true;
     if (load_relaxed(state_of(s)) == OPEN) store_relaxed(state_of(s), BROKEN);
   }
-  report(s, call, why, [&](u32 rank) { return rank == peer; });
+  report(s, call, why, 0);
   return false;
-}
-
-SYMMEM_FN bool await_slot(const Signal& s, u32 call, const u32* word, u32 state) {
-  return on_slot(s, call, [&] { return load_acquire(word) == state; });
 }
 
 // ------------------------------------------------------------------------------- data
@@ -182,7 +198,8 @@ SYMMEM_FN void copy(u64 target, u64 source, u64 bytes, u64 first, u64 step) {
 #pragma unroll
       for (u32 k = 0; k < 4; k++) store_vector(pointer<void>(target + 16 * (i + k * step)), v[k]);
     }
-    for (; i < vectors; i += step) store_vector(pointer<void>(target + 16 * i), load_vector(pointer<void>(source + 16 * i)));
+    for (; i < vectors; i += step)
+      store_vector(pointer<void>(target + 16 * i), load_vector(pointer<void>(source + 16 * i)));
   } else if (unit == 8) {
     copy_elements<u64>(target, source, bytes, first, step);
   } else if (unit == 4) {
@@ -218,49 +235,43 @@ SYMMEM_FN void publish(const Signal& s, u64 word) {
     if (r != s.rank) store_release(barrier_word(s, s.rank, workspace_of(s, r)), word);
 }
 
-// Whether a peer's word says that it came to the meeting of a reset that this rank is at.
-SYMMEM_FN bool has_met(u64 mine, u64 theirs) {
-  return theirs == mine || theirs == after(mine) || ((u32)mine == 1 && theirs == renewed(mine));
-}
-
 }  // namespace
 
 // ------------------------------------------------------------------------------- kernels
 
-// All are launched as one block of one warp, but for the put of data.
+// All are launched as one block of one warp, but for the put of data. Each waits for the kernel before it in
+// the stream, so that it can be launched as its dependent.
 
 // Thread p tells rank p, and waits for it; threads of a larger group do so for several.
 extern "C" __global__ void __launch_bounds__(32) symmem_barrier(const SYMMEM_ARGS Signal s) {
+  wait_for_previous_kernel();
   Channel c = load_channel(s);
   if (c.state != OPEN) {
-    if (thread_index() == 0) report(s, CALL_BARRIER, FAULT_BROKEN, [](u32) { return false; });
+    if (thread_index() == 0) report(s, CALL_BARRIER, FAULT_BROKEN, 0);
     return;
   }
   u64 mine = stand(c.generation, c.epoch + 1);
   for (u32 r = thread_index(); r < s.world; r += block_size())
     if (r != s.rank) store_release(barrier_word(s, s.rank, workspace_of(s, r)), mine);
   if (thread_index() == 0) store_relaxed(epoch_of(s), c.epoch + 1);
-  // A peer at the next barrier may have left this one without this rank's seeing it arrive.
-  auto has_come = [&](u32 r) {
-    u64 theirs = load_acquire(barrier_word(s, r, s.own));
-    return theirs == mine || theirs == after(mine);
-  };
   Patience patience;
   u32 why = 0;
-  for (u32 r = thread_index(); r < s.world && why == 0; r += block_size())
-    if (r != s.rank) why = await(s, patience, r, [&] { return has_come(r); });
+  for (u32 r = thread_index(); r < s.world && why == 0; r += block_size()) {
+    const u64* word = barrier_word(s, r, s.own);
+    if (r != s.rank) why = await(s, patience, r, [=] { return has_come(mine, load_acquire(word)); });
+  }
+  allow_next_kernel();
   if (!block_any(why != 0)) return;
   // The most specific cause that any thread found.
-  u32 first = block_any(why == FAULT_LOST)        ? FAULT_LOST
-              : block_any(why == FAULT_CANCELLED) ? FAULT_CANCELLED
-                                                  : FAULT_TIMED_OUT;
+  bool lost = block_any(why == FAULT_LOST), cancelled = block_any(why == FAULT_CANCELLED);
   if (thread_index() != 0) return;
-  report(s, CALL_BARRIER, first, [&](u32 r) { return r != s.rank && !has_come(r); });
+  report(s, CALL_BARRIER, lost ? FAULT_LOST : cancelled ? FAULT_CANCELLED : FAULT_TIMED_OUT, mine);
   store_relaxed(state_of(s), BROKEN);
 }
 
 // Fills the slot to the peer once it is empty.
 extern "C" __global__ void __launch_bounds__(32) symmem_put_signal(const SYMMEM_ARGS Signal s) {
+  wait_for_previous_kernel();
   if (thread_index() != 0) return;
   u32* word = slot(s, s.rank, s.peer);
   if (await_slot(s, CALL_PUT, word, EMPTY)) store_release(word, FULL);
@@ -268,6 +279,7 @@ extern "C" __global__ void __launch_bounds__(32) symmem_put_signal(const SYMMEM_
 
 // Empties the slot from the peer once it is full.
 extern "C" __global__ void __launch_bounds__(32) symmem_wait_signal(const SYMMEM_ARGS Signal s) {
+  wait_for_previous_kernel();
   if (thread_index() != 0) return;
   u32* word = slot(s, s.peer, s.rank);
   if (await_slot(s, CALL_WAIT, word, FULL)) store_release(word, EMPTY);
@@ -275,12 +287,14 @@ extern "C" __global__ void __launch_bounds__(32) symmem_wait_signal(const SYMMEM
 
 // Waits until the slot to the peer is empty: what goes before a put of many blocks.
 extern "C" __global__ void __launch_bounds__(32) symmem_await_empty(const SYMMEM_ARGS Signal s) {
+  wait_for_previous_kernel();
   if (thread_index() == 0) await_slot(s, CALL_PUT_WITH_SIGNAL, slot(s, s.rank, s.peer), EMPTY);
 }
 
 // Copies the data and fills the slot. One block waits for the slot itself; of several none does: the
 // kernel before has, and found the channel broken or broke it where the wait ended early.
 extern "C" __global__ void __launch_bounds__(512) symmem_put_with_signal(const SYMMEM_ARGS Put put) {
+  wait_for_previous_kernel();
   const Signal& s = put.signal;
   u32* word = slot(s, s.rank, s.peer);
   bool ready = true;
@@ -299,6 +313,7 @@ extern "C" __global__ void __launch_bounds__(512) symmem_put_with_signal(const S
 // The collective repair of a channel: two meetings in the next generation, between which each rank empties
 // its own slots. Until it is done the channel stays broken; one that was given up is resumed by the next.
 extern "C" __global__ void __launch_bounds__(32) symmem_reset_channel(const SYMMEM_ARGS Signal s) {
+  wait_for_previous_kernel();
   if (thread_index() != 0) return;
   Channel c = load_channel(s);
   u64 mine = stand(c.generation, c.epoch);
@@ -306,16 +321,16 @@ extern "C" __global__ void __launch_bounds__(32) symmem_reset_channel(const SYMM
     mine = renewed(mine);
     publish(s, mine);
   }
-  auto has_come = [&](u32 r) { return has_met(mine, load_acquire(barrier_word(s, r, s.own))); };
-  auto store = [&](u32 state) { store_channel(s, Channel{(u32)(mine >> 32), (u32)mine, state, 0}); };
   Patience patience;
   for (;;) {
     u32 why = 0;
-    for (u32 r = 0; r < s.world && why == 0; r++)
-      if (r != s.rank) why = await(s, patience, r, [&] { return has_come(r); });
+    for (u32 r = 0; r < s.world && why == 0; r++) {
+      const u64* word = barrier_word(s, r, s.own);
+      if (r != s.rank) why = await(s, patience, r, [=] { return has_met(mine, load_acquire(word)); });
+    }
     if (why != 0) {
-      report(s, CALL_RESET, why, [&](u32 r) { return r != s.rank && !has_come(r); });
-      return store(RESETTING);
+      report(s, CALL_RESET, why, mine);
+      return store_channel(s, mine, RESETTING);
     }
     if ((u32)mine == 0) {
       for (u32 sender = 0; sender < s.world; sender++) store_release(slot(s, sender, s.rank), EMPTY);
@@ -326,7 +341,7 @@ extern "C" __global__ void __launch_bounds__(32) symmem_reset_channel(const SYMM
       bool behind = false;
       for (u32 r = 0; r < s.world; r++)
         behind |= r != s.rank && load_acquire(barrier_word(s, r, s.own)) == renewed(mine);
-      if (!behind) return store(OPEN);
+      if (!behind) return store_channel(s, mine, OPEN);
       mine = renewed(mine);
     }
     publish(s, mine);

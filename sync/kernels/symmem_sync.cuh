@@ -8,7 +8,7 @@
 //   if (!begin(lane)) return;               // every thread
 //   Step step;
 //   if (!enter(lane, step)) return;         // every thread, before any store that a peer sees
-//   ok = await_clear(lane, step);           // every thread that stores
+//   ok = await_clear(lane, step);           // every thread, before one stores
 //   headers.publish(...), headers.compare(...)   // by one warp: this block's, and the peers'
 //   ... put / poll packets, or store payload, raise and await flags ...
 //   exit(lane, step, ok, used);             // every thread, after the last read of peers' words
@@ -333,6 +333,15 @@ SYMMEM_FN bool enter(const Lane& lane, Step& step) {
   return true;
 }
 
+// As `enter`, in a later kernel of an operation. False where the lane was closed meanwhile, which is
+// on record.
+SYMMEM_FN bool reenter(const Lane& lane, Step& step) {
+  Pair p = load_pair(epoch_record(lane, block_index()));
+  u32 epoch = (u32)p.a & ~EPOCH_BUSY;
+  step = Step{epoch, epoch & 1, (u64)epoch << 32, (u32)(p.a >> 32)};
+  return (u32)p.b == ENTRY_OPEN;
+}
+
 // Waits until `reader` has come to the epoch before: then this rank may store into its words.
 SYMMEM_FN bool await_reader(const Lane& lane, const Step& step, Gate& gate, u32 reader) {
   u32 before = previous_epoch(step.epoch);
@@ -344,33 +353,66 @@ SYMMEM_FN bool await_reader(const Lane& lane, const Step& step, Gate& gate, u32 
   });
 }
 
-SYMMEM_FN bool await_readers(const Lane& lane, const Step& step) {
+// A header: signature and issue.
+struct Shown {
+  Pair signature, issue;
+
+  SYMMEM_FN bool is_of(u32 epoch) const {
+    return signature.a >> 32 == epoch && signature.b >> 32 == epoch && issue.a >> 32 == epoch && issue.b >> 32 == epoch;
+  }
+  static SYMMEM_FN u64 word(Pair p) { return (p.a & 0xffffffff) | p.b << 32; }
+};
+
+SYMMEM_FN Shown header_of(const Lane& lane, u32 parity, u32 writer, u32 block) {
+  const u64* at = pointer<const u64>(header_at(lane, lane.own, parity, writer, block));
+  return Shown{load_pair(at), load_pair(at + 2)};
+}
+
+// Waits for all readers, whose calls of the epoch before have not been compared, and compares those.
+// Of one that has come further, the header is gone; it compares this rank's.
+__device__ __attribute__((noinline)) inline bool await_readers(const Lane& lane, Step step) {
+  const u32 before = previous_epoch(step.epoch);
+  const Shown mine = header_of(lane, before & 1, lane.rank, 0);
   Gate gate;
 #pragma unroll 1
-  for (u32 r = 0; r < lane.world; r++)
-    if (r != lane.rank && !await_reader(lane, step, gate, r)) return false;
+  for (u32 r = 0; r < lane.world; r++) {
+    if (r == lane.rank) continue;
+    if (!await_reader(lane, step, gate, r)) return false;
+    Shown theirs;
+    auto whole = [&] {
+      theirs = header_of(lane, before & 1, r, 0);
+      return theirs.is_of(before) || theirs.issue.b >> 32 != before;
+    };
+    if (!await(lane, step.epoch, gate, r, whole)) return false;
+    if (!mine.is_of(before) || !theirs.is_of(before)) continue;
+    Report report{REASON_CALL_MISMATCH, r + 1, {}, {}};
+    report.mine[0] = Shown::word(mine.signature), report.mine[1] = Shown::word(mine.issue);
+    report.theirs[0] = Shown::word(theirs.signature), report.theirs[1] = Shown::word(theirs.issue);
+    if (report.mine[0] == report.theirs[0] && report.mine[1] == report.theirs[1]) continue;
+    give_up(lane, before, report);
+    return false;
+  }
   return true;
 }
 
 // Waits until this rank may store into all peers' words: at once, but after operations in which it
-// consumed nothing of some.
+// consumed nothing of some. Every thread of the block calls it, and all get the same answer.
 SYMMEM_FN bool await_clear(const Lane& lane, const Step& step) {
-  return SYMMEM_LIKELY(step.settled) || await_readers(lane, step);
+  return SYMMEM_LIKELY(step.settled) || !block_any(!await_readers(lane, step));
 }
 
 // Two headers differ: reports both, once all of the other is there.
-__device__ __attribute__((noinline)) inline void mismatch(const Lane& lane, Step step, u32 writer, u64 issue) {
-  u64 at = header_at(lane, lane.own, step.parity, writer, block_index());
+__device__ __attribute__((noinline)) inline void mismatch(const Lane& lane, Step step, u32 writer, u32 block, u64 issue) {
   Gate gate;
-  Pair s = {}, i = {};
+  Shown theirs;
   auto whole = [&] {
-    s = load_pair(pointer<u64>(at));
-    i = load_pair(pointer<u64>(at) + 2);
-    return s.a >> 32 == step.epoch && s.b >> 32 == step.epoch && i.a >> 32 == step.epoch && i.b >> 32 == step.epoch;
+    theirs = header_of(lane, step.parity, writer, block);
+    return theirs.is_of(step.epoch);
   };
   if (!await(lane, step.epoch, gate, writer, whole)) return;
-  auto word = [](Pair p) { return (p.a & 0xffffffff) | p.b << 32; };
-  give_up(lane, step.epoch, Report{REASON_CALL_MISMATCH, writer + 1, {lane.signature, issue}, {word(s), word(i)}});
+  give_up(lane, step.epoch,
+          Report{REASON_CALL_MISMATCH, writer + 1, {lane.signature, issue},
+                 {Shown::word(theirs.signature), Shown::word(theirs.issue)}});
 }
 
 // What this block's header says after the signature. Of a node in a graph it counts the run, if `count`.
@@ -382,6 +424,9 @@ SYMMEM_FN u64 issue_word(const Lane& lane, bool count) {
   return REPLAY | run;
 }
 
+// Of a rank whose header is not awaited.
+constexpr u32 NO_BLOCK = ~0u;
+
 // A block's header, to every peer and of every peer, by the 32 threads of one warp: two for each peer,
 // of which one has the signature and one the issue.
 struct Headers {
@@ -390,22 +435,29 @@ struct Headers {
   u32 t;  // of the warp
   Gate gate;
 
-  // After this rank may store into all peers' words.
-  SYMMEM_FN void publish(const Lane& lane, const Step& step, u32 thread) {
+  // After this rank may store into all peers' words: to those to whom this block sends data, `feeds(r)`;
+  // to all of block 0, and to this rank itself, which compares it later if it must.
+  template <class Feeds> SYMMEM_FN void publish(const Lane& lane, const Step& step, u32 thread, Feeds feeds) {
     t = thread;
     issue = issue_word(lane, t == 0);
     u64 value = t % 2 ? issue : lane.signature;
     mine = Pair{step.tag | (value & 0xffffffff), step.tag | value >> 32};
     for (u32 r = t / 2; r < lane.world; r += 16)
-      if (r != lane.rank)
+      if (block_index() == 0 || (r != lane.rank && feeds(r)))
         store_pair(pointer<void>(header_at(lane, lane_of(lane, r), step.parity, lane.rank, block_index()) + t % 2 * 16), mine);
   }
+  SYMMEM_FN void publish(const Lane& lane, const Step& step, u32 thread) {
+    publish(lane, step, thread, [](u32) { return true; });
+  }
 
-  // Waits for those of all peers, and until `also(r)` for each; false if one differs or did not come.
-  template <class Also> SYMMEM_FN bool compare(const Lane& lane, const Step& step, Also also) {
+  // Waits for those of the peers of which it is to see a block's, `block_of(r)`, and until `also(r)` for
+  // each; false if one differs or did not come.
+  template <class BlockOf, class Also>
+  SYMMEM_FN bool compare(const Lane& lane, const Step& step, BlockOf block_of, Also also) {
     for (u32 r = t / 2; r < lane.world; r += 16) {
-      if (r == lane.rank) continue;
-      const void* at = pointer<void>(header_at(lane, lane.own, step.parity, r, block_index()) + t % 2 * 16);
+      const u32 block = block_of(r);
+      if (r == lane.rank || block == NO_BLOCK) continue;
+      const void* at = pointer<void>(header_at(lane, lane.own, step.parity, r, block) + t % 2 * 16);
       Pair found = {};
       auto ready = [&] {
         found = load_pair(at);
@@ -414,10 +466,14 @@ struct Headers {
       };
       if (!await(lane, step.epoch, gate, r, ready)) return false;
       if (SYMMEM_LIKELY(found.a == mine.a && found.b == mine.b)) continue;
-      mismatch(lane, step, r, issue);
+      mismatch(lane, step, r, block, issue);
       return false;
     }
     return true;
+  }
+  // Those of all peers' blocks of this index.
+  template <class Also> SYMMEM_FN bool compare(const Lane& lane, const Step& step, Also also) {
+    return compare(lane, step, [](u32) { return block_index(); }, also);
   }
 };
 
@@ -441,6 +497,8 @@ struct Used {
   u32 writers;  // ALL, NONE, or the one rank whose words this one has awaited
   u32 packets;  // slots of each, from the first on
   bool flags;   // whether they raised flags
+  bool credits = false;  // whether any other rank may have raised flags
+  bool heard = false;    // whether this rank has awaited a word of every peer, whoever the writers are
 };
 constexpr u32 ALL = ~0u, NONE = ~1u;
 
@@ -455,7 +513,7 @@ __device__ __attribute__((noinline)) inline void scrub(const Lane& lane, Step st
     for (u64 i = (writes ? 2ull * used.packets : 0) + me; i < 2ull * lane.packet_count; i += threads)
       store_relaxed(packet + i, 0ull);
     u64* flag = flag_at(lane, own, step.parity, w, 0);
-    for (u64 b = (writes && used.flags ? grid_size() : 0) + me; b < lane.max_blocks; b += threads)
+    for (u64 b = ((writes && used.flags) || used.credits ? grid_size() : 0) + me; b < lane.max_blocks; b += threads)
       store_relaxed(flag + b, 0ull);
     // Block 0 of every rank publishes a header in every operation.
     u64* header = pointer<u64>(header_at(lane, own, step.parity, w, 0));
@@ -471,7 +529,7 @@ SYMMEM_FN bool exit(const Lane& lane, const Step& step, bool ok, const Used& use
   allow_next_kernel();
   if (block_any(!ok)) return false;
   if (SYMMEM_UNLIKELY(scrub_due(step.epoch))) scrub(lane, step, used);
-  u64 next = next_epoch(step.epoch) | (u64)(used.writers == ALL) << 32;
+  u64 next = next_epoch(step.epoch) | (u64)(used.writers == ALL || used.heard) << 32;
   for (u32 b = block_index() + thread_index() * grid_size(); b < lane.max_blocks; b += block_size() * grid_size())
     store_relaxed(reinterpret_cast<u64*>(epoch_record(lane, b)), next);
   return true;

@@ -98,6 +98,8 @@ mod puts;
 mod shared;
 mod signals;
 
+#[cfg(feature = "cuda")]
+pub use lane::Steps;
 pub use lane::{Issue, Lane, LaneError, LaneScope, Lanes, LanesError};
 pub use layout::{Capacities, Layout, WorkspaceTooSmall};
 pub use puts::{PutError, PutWithSignal, Puts};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use symmem_hal::types::{BackendKind, Bytes};
+use symmem_hal::types::{BackendKind, Bytes, DType, ReduceOp};
 use symmem_hal::{DevicePtr, Function, KeepAlive, Memory, Stream, Wait};
 use symmem_mem::call::{Operation, Signature};
 use symmem_mem::{Completion, Group, Layer, View};
@@ -11,6 +11,8 @@ use symmem_sync::{Issue, Lane, PrepareError};
 
 use super::{Access, Block, Buffer, CallError, Plan, Refused, Request};
 use crate::choice::{self, Algorithm, Size};
+#[cfg(feature = "cuda")]
+use crate::gpu;
 use crate::host;
 use crate::table::ChoiceTable;
 
@@ -40,27 +42,68 @@ pub(super) fn choose(
 
 /// Symmetric memory that a call names: equal on every rank.
 #[derive(Clone, Copy, Debug)]
-struct Symmetric {
-    access: Access,
-    ordinal: u64,
+pub(crate) struct Symmetric {
+    pub access: Access,
+    pub ordinal: u64,
     /// Where rank 0's buffer begins in its allocation.
-    offset: Bytes,
+    pub offset: Bytes,
+    /// How much further each next rank's does.
+    pub step: u64,
     /// Where the address of each rank's allocation is.
-    peers: DevicePtr,
+    pub peers: DevicePtr,
 }
 
 impl Symmetric {
-    /// The input, if it is symmetric memory; else the output, where peers may write it.
-    fn of(group: &Group, request: &Request<'_>) -> Option<Self> {
-        let of = |buffer: &Buffer<'_>, access, before: u64| {
-            let (ordinal, peers) = group.mapping(buffer.view()?)?;
-            let offset = Bytes(buffer.offset().get().wrapping_sub(before));
-            Some(Symmetric { access, ordinal, offset, peers })
-        };
-        let before = request.input_step.wrapping_mul(group.rank().index() as u64);
-        of(&request.input, Access::Read, before).or_else(|| {
-            request.is_written_by_peers.then(|| of(&request.output, Access::Write, 0)).flatten()
-        })
+    fn of(group: &Group, buffer: &Buffer<'_>, access: Access, step: u64) -> Option<Self> {
+        let (ordinal, peers) = group.mapping(buffer.view()?)?;
+        let before = step.wrapping_mul(group.rank().index() as u64);
+        let offset = Bytes(buffer.offset().get().wrapping_sub(before));
+        Some(Symmetric { access, ordinal, offset, step, peers })
+    }
+
+    fn input(group: &Group, request: &Request<'_>) -> Option<Self> {
+        Self::of(group, &request.input, Access::Read, request.input_step)
+    }
+
+    fn output(group: &Group, request: &Request<'_>) -> Option<Self> {
+        Self::of(group, &request.output, Access::Write, 0)
+    }
+}
+
+/// The symmetric memory of a call: what every rank compares, and what peers reach into.
+struct Reach {
+    compared: [Option<Symmetric>; 2],
+    direct: Option<Symmetric>,
+}
+
+impl Reach {
+    fn of(
+        group: &Group,
+        request: &Request<'_>,
+        algorithm: Algorithm,
+        backend: BackendKind,
+    ) -> Self {
+        let input = Symmetric::input(group, request);
+        #[cfg(feature = "cuda")]
+        if backend == BackendKind::Cuda {
+            // Both, since inputs are read by copy engines, outputs written by kernels.
+            let output = request.has_reachable_output().then(|| Symmetric::output(group, request));
+            let output = output.flatten();
+            let direct = match gpu::access(algorithm, request) {
+                Access::Read => input,
+                Access::Write => output,
+                Access::Staged => None,
+            };
+            return Reach { compared: [input, output], direct };
+        }
+        // The input, if it is symmetric memory; else the output, where peers may write it.
+        let one = input.or_else(|| {
+            request.is_written_by_peers.then(|| Symmetric::output(group, request)).flatten()
+        });
+        let direct = one.filter(|_| {
+            !request.is_staged && choice::is_direct(algorithm, backend, request, group.size())
+        });
+        Reach { compared: [one, None], direct }
     }
 }
 
@@ -79,15 +122,9 @@ pub(super) fn launch(
 ) -> Result<(), Refused> {
     let backend = group.device().kind();
     check(request, stream, backend)?;
-    let function = kept.function(request.operation)?;
-    let symmetric = Symmetric::of(group, request);
-    let signature = sign(request, algorithm, tag, lane.index(), symmetric);
-    let direct = symmetric.filter(|_| {
-        !request.is_staged && choice::is_direct(algorithm, backend, request, group.size())
-    });
-    let issue = Issue { stream, wait, function, operation: request.operation, signature };
-    let blocks = Blocks::new(group, stream, &request.blocks)?;
-    let keep = || -> Vec<KeepAlive> {
+    let Reach { compared, direct } = Reach::of(group, request, algorithm, backend);
+    let signature = sign(request, algorithm, tag, lane.index(), compared);
+    let buffers = || -> Vec<KeepAlive> {
         let buffers = [Some(request.input), request.source, Some(request.output)];
         let views = buffers
             .iter()
@@ -95,8 +132,31 @@ pub(super) fn launch(
             .filter_map(Buffer::view)
             .chain(request.outputs.iter().copied());
         let mapped = |view: &View| direct.and_then(|_| group.keep_mapped(view));
-        let mut kept: Vec<KeepAlive> =
-            views.flat_map(|view| [Some(view.keep_alive()), mapped(view)]).flatten().collect();
+        views.flat_map(|view| [Some(view.keep_alive()), mapped(view)]).flatten().collect()
+    };
+    let kernels = match &kept.kernels {
+        Kernels::Cpu(kernels) => kernels,
+        #[cfg(feature = "cuda")]
+        Kernels::Gpu(kernels) => {
+            let call = gpu::Launching {
+                kernels,
+                group,
+                lane,
+                stream,
+                wait,
+                request,
+                algorithm,
+                signature,
+                direct,
+            };
+            return gpu::launch(&call, buffers);
+        }
+    };
+    let function = function(kernels, request.operation)?;
+    let issue = Issue { stream, wait, function, operation: request.operation, signature };
+    let blocks = Blocks::new(group, stream, &request.blocks)?;
+    let keep = || {
+        let mut kept = buffers();
         kept.extend(blocks.memory.map(|memory| Arc::new(memory) as KeepAlive));
         kept
     };
@@ -118,7 +178,7 @@ pub(super) fn launch(
         ),
         peers: direct.map_or(DevicePtr::NULL, |d| d.peers),
         peer_offset: direct.map_or(0, |d| d.offset.get()),
-        peer_step: request.input_step,
+        peer_step: direct.map_or(0, |d| d.step),
         rank: group.rank().index() as u32,
         root: request.root.unwrap_or(0) as u32,
         dtype: request.input.dtype().code().into(),
@@ -189,16 +249,20 @@ fn sign(
     algorithm: Algorithm,
     tag: u64,
     lane: u32,
-    symmetric: Option<Symmetric>,
+    symmetric: [Option<Symmetric>; 2],
 ) -> Signature {
     let [a, b, c] = request.shape;
     let root = request.root.map_or(0, |root| root as u64 + 1);
-    let access = symmetric.map_or(Access::Staged, |s| s.access);
+    let access = symmetric.map(|s| s.map_or(Access::Staged, |s| s.access) as u64);
     let small = u64::from(lane) << 48
         | root << 16
         | u64::from(algorithm.code()) << 8
-        | u64::from(access as u32);
-    let (ordinal, offset) = symmetric.map_or((0, 0), |s| (s.ordinal, s.offset.get()));
+        | access[0] << 4
+        | access[1];
+    let [first, second] = symmetric.map(|s| s.map_or((0, 0), |s| (s.ordinal, s.offset.get())));
+    // Ordinals count from 1, and no allocation has 2^32 bytes of offsets to spare.
+    let ordinal = first.0 | second.0 << 32;
+    let offset = first.1 ^ second.1.rotate_left(32);
     let tag = tag ^ choice::BUILT_IN;
     let rest = [a, b, c, small, tag, ordinal, offset, request.input_step];
     Signature::new(request.operation, Some(request.input.dtype()), request.op, &rest)
@@ -206,29 +270,56 @@ fn sign(
 
 /// What this layer keeps with a group.
 pub(super) struct Kept {
-    /// The kernels, in the order of their operations.
-    kernels: Vec<Function>,
+    kernels: Kernels,
     /// The table that the group was made with, if one was given.
     choices: Option<ChoiceTable>,
 }
 
-impl Kept {
-    /// The kernel of an operation.
-    fn function(&self, operation: Operation) -> Result<Function, CallError> {
-        // Codes of collectives count from 1, in the order of the table.
-        let found = (operation as usize).checked_sub(1).and_then(|at| self.kernels.get(at));
-        found.copied().ok_or(CallError::Prepare(PrepareError::SlotTaken))
+/// What runs operations.
+#[allow(clippy::large_enum_variant, reason = "one a group, behind its slot")]
+enum Kernels {
+    /// In the order of their operations.
+    Cpu(Vec<Function>),
+    #[cfg(feature = "cuda")]
+    Gpu(gpu::Kernels),
+}
+
+impl Kernels {
+    fn of(group: &Group) -> Result<Self, CallError> {
+        let device = group.device();
+        #[cfg(feature = "cuda")]
+        if device.kind() == BackendKind::Cuda {
+            return Ok(Kernels::Gpu(gpu::Kernels::new(device, group.size())));
+        }
+        let module = device.load(&host::KERNELS)?;
+        let kernels = host::OPERATIONS.iter().map(|operation| module.function(operation.name()));
+        Ok(Kernels::Cpu(kernels.collect::<Result<_, _>>()?))
+    }
+}
+
+/// The kernel of an operation on a CPU.
+fn function(kernels: &[Function], operation: Operation) -> Result<Function, CallError> {
+    // Codes of collectives count from 1, in the order of the table.
+    let found = (operation as usize).checked_sub(1).and_then(|at| kernels.get(at));
+    found.copied().ok_or(CallError::Prepare(PrepareError::SlotTaken))
+}
+
+/// Loads what reductions of these types and operators need, and what only moves data.
+pub(crate) fn prepare(group: &Group, wanted: &[(DType, ReduceOp)]) -> Result<(), CallError> {
+    wanted.iter().try_for_each(|(dtype, op)| op.check(*dtype))?;
+    match &kept(group)?.kernels {
+        Kernels::Cpu(_) => Ok(()),
+        #[cfg(feature = "cuda")]
+        Kernels::Gpu(kernels) => gpu::prepare(kernels, wanted),
     }
 }
 
 /// Looked up and read once in the life of a group.
 pub(super) fn kept(group: &Group) -> Result<&Kept, CallError> {
     let slot = group.slot(Layer::Collectives, || {
-        let module = group.device().load(&host::KERNELS)?;
-        let kernels = host::OPERATIONS.iter().map(|operation| module.function(operation.name()));
         let table = group.options().choices.table();
         Ok::<_, CallError>(Kept {
-            kernels: kernels.collect::<Result<_, _>>()?,
+            kernels: Kernels::of(group)?,
             choices: table.map(ChoiceTable::parse).transpose()?,
         })
     })?;

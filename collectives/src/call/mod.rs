@@ -16,6 +16,9 @@ use symmem_sync::{Lane, LaneError, Lanes as _};
 pub use buffer::Buffer;
 pub use error::CallError;
 pub(crate) use error::faults;
+#[cfg(feature = "cuda")]
+pub(crate) use launch::Symmetric;
+pub(crate) use launch::prepare;
 pub(crate) use plan::{Access, Block, Geometry, Pitch, Plan};
 
 use crate::choice::Algorithm;
@@ -82,6 +85,15 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// Whether peers can be let to write the output where it lies: of kernels that store results in all
+    /// outputs, too.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn has_reachable_output(&self) -> bool {
+        use Operation::{AllGather, AllReduce, AllToAll, AllToAllNd, Broadcast};
+        !self.is_staged
+            && matches!(self.operation, AllGather | AllReduce | AllToAll | AllToAllNd | Broadcast)
+    }
+
     /// A call in which each of `input` and `output` holds a part for all ranks, or one for each.
     // Inlined, as are the implementations of `Collective::request`, so that it is built in place.
     #[inline]

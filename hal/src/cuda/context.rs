@@ -22,7 +22,7 @@ use symmem_sys::cuda::bindings::{
 use super::driver::{Caller, Entered, cu, driver, error, is_sticky};
 use super::event::Point;
 use super::module::Modules;
-use super::stream::Inner as StreamInner;
+use super::queue::Queue;
 use crate::driver::DriverError;
 use crate::types::{BackendKind, DeviceUuid};
 use crate::{Capabilities, DeviceError, PeerAccessError};
@@ -61,7 +61,7 @@ pub(crate) struct Context {
     pub(super) points: Mutex<Vec<Raw<CUevent_st>>>,
     copier: OnceLock<Raw<CUstream_st>>,
     /// By the driver's id.
-    pub(super) streams: Mutex<HashMap<u64, Weak<StreamInner>>>,
+    pub(super) streams: Mutex<HashMap<u64, Weak<Queue>>>,
     pub(super) modules: Modules,
     /// Whether fabric handles can be made, once that was tried.
     pub(super) fabric: OnceLock<bool>,

@@ -14,7 +14,7 @@ use symmem_sys::cuda::bindings::{CUevent, CUevent_flags_enum, CUevent_st, CUresu
 use super::context::{Context, Raw};
 use super::driver::{Caller as _, absent, cu};
 use super::poller;
-use super::stream::Inner as StreamInner;
+use super::queue::Queue;
 use crate::Wait;
 use crate::backend::EventOps;
 use crate::capture::CaptureError;
@@ -24,7 +24,9 @@ use crate::health::SyncError;
 /// Without a pause for as long as a short kernel takes, since a sleep alone costs more.
 const SPIN: Duration = Duration::from_micros(100);
 const YIELD: Duration = Duration::from_millis(2);
-const NAP: Duration = Duration::from_micros(50);
+/// A nap is a part of the wait so far, so that it adds little to it, in these bounds.
+const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
+const NAP_PART: u32 = 20;
 
 /// An event of the driver's, which goes back to its context's store when nobody asks for it.
 #[derive(Debug)]
@@ -112,7 +114,10 @@ pub(super) fn until(
         match now - start {
             short if short < SPIN => core::hint::spin_loop(),
             longer if longer < YIELD => std::thread::yield_now(),
-            _ => std::thread::sleep(NAP.min(deadline - now)),
+            long => {
+                let nap = (long / NAP_PART).clamp(NAPS[0], NAPS[1]);
+                std::thread::sleep(nap.min(deadline - now));
+            }
         }
     }
 }
@@ -130,7 +135,7 @@ pub(super) enum Mark {
     /// Work that runs.
     Work(Arc<Point>),
     /// Work that a stream recorded, in the capture of this id.
-    Recorded(Arc<Point>, Weak<StreamInner>, u64),
+    Recorded(Arc<Point>, Weak<Queue>, u64),
 }
 
 impl Event {

@@ -11,7 +11,8 @@ use super::Device;
 use super::capture::Recorded;
 use super::context::{Context, Raw};
 use super::driver::cu;
-use super::stream::{Inner as StreamInner, of_capture};
+use super::queue::Queue;
+use super::stream::of_capture;
 use crate::StreamOrder;
 use crate::backend::GraphOps;
 use crate::capture::CaptureError;
@@ -69,7 +70,7 @@ impl Drop for Inner {
 impl Graph {
     /// Ends the capture that a stream began. The context is current.
     pub(super) fn end(
-        stream: &StreamInner,
+        stream: &Queue,
         recorded: Option<Arc<Recorded>>,
     ) -> Result<Self, CaptureError> {
         let context = stream.context;
@@ -104,11 +105,11 @@ impl Graph {
 }
 
 /// How many other streams of the device are in a stream's capture.
-fn joined(origin: &StreamInner) -> usize {
+fn joined(origin: &Queue) -> usize {
     let Ok(Some((capture, _))) = origin.recording() else { return 0 };
     let streams: Vec<_> =
         origin.context.streams.lock().values().filter_map(Weak::upgrade).collect();
-    let other = |s: &&Arc<StreamInner>| {
+    let other = |s: &&Arc<Queue>| {
         s.raw() != origin.raw() && matches!(s.recording(), Ok(Some((id, _))) if id == capture)
     };
     streams.iter().filter(other).count()

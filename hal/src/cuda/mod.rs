@@ -20,6 +20,7 @@ mod memory;
 mod module;
 mod multicast;
 mod poller;
+mod queue;
 mod stream;
 mod virtual_memory;
 

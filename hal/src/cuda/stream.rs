@@ -2,23 +2,18 @@
 #![allow(unsafe_code, reason = "calls the driver")]
 
 use core::ffi::c_void;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
-use symmem_sys::cuda::CU_STREAM_LEGACY;
-use symmem_sys::cuda::CU_STREAM_PER_THREAD;
-use symmem_sys::cuda::bindings::{
-    CUgraph, CUresult, CUstream, CUstream_flags_enum, CUstream_st, CUstreamCaptureMode_enum as Mode,
-};
+use symmem_sys::cuda::bindings::{CUstream, CUstream_flags_enum, CUstreamCaptureMode_enum as Mode};
+use symmem_sys::cuda::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
 
+use super::Device;
 use super::capture::{NUMBERED_BY_DRIVER, Recorded, State};
-use super::context::{Context, Raw};
-use super::driver::{Caller as _, absent, captured, cu, refusal};
+use super::context::Context;
+use super::driver::{captured, cu, refusal};
 use super::event::{Event, Mark, Point, until};
 use super::graph::Graph;
-use super::keeper::Keeper;
-use super::{Device, poller};
+use super::queue::{Joined, Queue};
 use crate::backend::StreamOps;
 use crate::capture::{Capture, CaptureError};
 use crate::driver::DriverError;
@@ -30,237 +25,7 @@ use crate::{DeviceError, Wait};
 
 /// A stream of an NVIDIA GPU. Clones are the same stream.
 #[derive(Clone, Debug)]
-pub struct Stream(Arc<Inner>);
-
-pub(super) struct Inner {
-    pub(super) context: &'static Context,
-    raw: Raw<CUstream_st>,
-    /// The driver's number of it.
-    id: u64,
-    role: Role,
-    /// Whether it was made here; else who keeps it alive, if anybody is known to.
-    own: bool,
-    _keep: Option<KeepAlive>,
-    watched: Mutex<Vec<Weak<dyn Health>>>,
-    keeper: Mutex<Keeper<Arc<Point>>>,
-    /// The capture that this library last brought it into.
-    entered: Mutex<Option<Joined>>,
-}
-
-/// How a stream came into a capture.
-struct Joined {
-    id: u64,
-    /// Whether the capture was begun here.
-    origin: bool,
-    /// The work before it, which runs.
-    before: Arc<Point>,
-}
-
-impl core::fmt::Debug for Inner {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Stream")
-            .field("id", &self.id)
-            .field("own", &self.own)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Inner {
-    fn new(
-        context: &'static Context,
-        raw: CUstream,
-        id: u64,
-        role: Role,
-        own: bool,
-        keep: Option<KeepAlive>,
-    ) -> Self {
-        Inner {
-            context,
-            raw: Raw(raw),
-            id,
-            role,
-            own,
-            _keep: keep,
-            watched: Mutex::default(),
-            keeper: Mutex::default(),
-            entered: Mutex::default(),
-        }
-    }
-
-    pub(super) fn raw(&self) -> CUstream {
-        self.raw.0
-    }
-
-    /// What capture it is in. The context is current.
-    fn state(&self) -> Result<State, DriverError> {
-        State::of(self.context, self.raw())
-    }
-
-    /// As [`state`](Self::state), in whatever context: only the default stream is another in each.
-    fn state_apart(&self) -> Result<State, DriverError> {
-        if self.raw() != CU_STREAM_LEGACY
-            && let Ok(state) = self.state()
-        {
-            return Ok(state);
-        }
-        let _entered = self.context.enter()?;
-        self.state()
-    }
-
-    /// Where work that is enqueued now goes: nowhere yet known to end, or into a capture.
-    pub(super) fn recording(&self) -> Result<Option<(u64, CUgraph)>, SyncError> {
-        self.state()?.recording()
-    }
-
-    /// Keeps what work uses that was enqueued just now. The context is current.
-    pub(super) fn keep(
-        &self,
-        recording: Option<(u64, CUgraph)>,
-        objects: &[KeepAlive],
-    ) -> Result<Launched, SyncError> {
-        if let Some((id, graph)) = recording {
-            if !objects.is_empty() {
-                // A graph that does not keep what its work uses must never run.
-                let recorded = Recorded::of(self.context, id, graph);
-                let recorded = recorded.inspect_err(|_| self.invalidate())?;
-                objects.iter().for_each(|object| recorded.keep(object));
-            }
-            return Ok(Launched::Recorded);
-        }
-        let mut keeper = self.keeper.lock();
-        objects.iter().for_each(|object| keeper.add(object));
-        if keeper.launched() {
-            let closed = self.close(&mut keeper);
-            let done = keeper.reap(|point| point.is_over());
-            drop(keeper);
-            drop(done);
-            // What the batch holds stays held; the next launch tries again.
-            self.context.complain("marking a stream's work", closed);
-        }
-        Ok(Launched::Queued)
-    }
-
-    /// Marks the work of the open batch. The context is current, and the stream in no capture.
-    fn close(&self, keeper: &mut Keeper<Arc<Point>>) -> Result<(), DriverError> {
-        let point = Arc::new(self.context.point()?);
-        point.record(self.raw())?;
-        keeper.close(point);
-        Ok(())
-    }
-
-    /// Lets go of what finished work kept alive.
-    pub(super) fn reap(&self) {
-        let done = {
-            let mut keeper = self.keeper.lock();
-            if keeper.is_open()
-                && let Ok(_entered) = self.context.enter()
-                && let Ok(State::Runs) = self.state()
-            {
-                let closed = self.close(&mut keeper);
-                self.context.complain("marking a stream's work", closed);
-            }
-            keeper.reap(|point| point.is_over())
-        };
-        drop(done);
-    }
-
-    /// Whether all of its work is done. The context is current, and the stream in no capture.
-    fn query(&self) -> Result<bool, DriverError> {
-        let context = self.context;
-        let query = context.table().cuStreamQuery().map_err(|e| absent("cuStreamQuery", &e))?;
-        // SAFETY: the stream is alive.
-        match unsafe { query(self.raw()) } {
-            CUresult::CUDA_SUCCESS => Ok(true),
-            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            status => Err(context.failed("cuStreamQuery", status)),
-        }
-    }
-
-    /// The work that ran before the capture that it is in, where that is known.
-    fn before(&self, capture: u64) -> Option<Arc<Point>> {
-        let joined = self.entered.lock();
-        joined.as_ref().filter(|j| j.id == capture).map(|j| j.before.clone())
-    }
-
-    /// Breaks the capture that the stream is in, if it is in one.
-    pub(super) fn invalidate(&self) {
-        let context = self.context;
-        let Ok(_entered) = context.enter() else { return };
-        if let Ok(State::Records { .. }) = self.state() {
-            // To ask whether recorded work has run is what no capture survives.
-            let asked = self.query();
-            tracing::debug!(?asked, "a capture was broken");
-        }
-    }
-
-    /// Ends the capture that was begun here and never will be ended.
-    fn abandon(&mut self) {
-        let Some(Joined { origin: true, id, .. }) = self.entered.get_mut().take() else { return };
-        let context = self.context;
-        let Ok(_entered) = context.enter() else { return };
-        let in_it = match self.state() {
-            Ok(State::Records { id: now, .. }) => now == id,
-            Ok(State::Broken) => true,
-            _ => false,
-        };
-        if in_it {
-            let mut graph = core::ptr::null_mut();
-            // SAFETY: writes one handle, which is destroyed and was given to nobody.
-            unsafe {
-                let ended = cu!(context, cuStreamEndCapture(self.raw(), &raw mut graph));
-                if ended.is_ok() && !graph.is_null() {
-                    context.complain("destroying a graph", cu!(context, cuGraphDestroy(graph)));
-                }
-            }
-        }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        let context = self.context;
-        context.streams.lock().retain(|_, stream| stream.strong_count() > 0);
-        if !context.can_tidy() {
-            return;
-        }
-        self.abandon();
-        let (closed, open) = self.keeper.get_mut().take();
-        for (point, batch) in closed {
-            poller::release(point, batch);
-        }
-        let Ok(_entered) = context.enter_aside() else {
-            core::mem::forget(open);
-            return;
-        };
-        if !open.is_empty() {
-            let marked = self.state().and_then(|state| {
-                let point = context.point()?;
-                let State::Runs = state else { return Ok(None) };
-                point.record(self.raw())?;
-                Ok(Some(Arc::new(point)))
-            });
-            match marked {
-                Ok(Some(point)) => poller::release(point, open),
-                // Its work may be under way: better never freed than freed under it.
-                unmarked => {
-                    let total = LEAKED.fetch_add(open.len() as u64, Ordering::Relaxed);
-                    let total = total + open.len() as u64;
-                    tracing::error!(?unmarked, total, "what a stream's work uses is never freed");
-                    core::mem::forget(open);
-                }
-            }
-        }
-        if self.own {
-            // SAFETY: made here, and this was its last holder; the driver lets its work end.
-            let destroyed = unsafe { cu!(context, cuStreamDestroy_v2(self.raw())) };
-            context.complain("destroying a stream", destroyed);
-        }
-        super::capture::reap();
-    }
-}
-
-/// Objects that are never freed, since nobody can tell when work that uses them ends.
-static LEAKED: AtomicU64 = AtomicU64::new(0);
+pub struct Stream(Arc<Queue>);
 
 impl Stream {
     pub(super) fn new(
@@ -283,7 +48,7 @@ impl Stream {
         // SAFETY: writes one handle.
         unsafe { cu!(context, cuStreamCreateWithPriority(&raw mut raw, flags, priority)) }?;
         // From here on it is destroyed with its holder.
-        let mut inner = Inner::new(context, raw, 0, role, true, None);
+        let mut inner = Queue::new(context, raw, 0, role, true, None);
         inner.id = number(context, raw)?;
         Ok(Stream(register(context, inner)))
     }
@@ -314,14 +79,14 @@ impl Stream {
             return refused("it is of another context than the device's primary one");
         }
         let role = Role::Ordinary;
-        Ok(Stream(register(context, Inner::new(context, raw, id, role, false, keep))))
+        Ok(Stream(register(context, Queue::new(context, raw, id, role, false, keep))))
     }
 
     pub(crate) fn as_raw(&self) -> *mut c_void {
         self.0.raw().cast()
     }
 
-    pub(super) fn inner(&self) -> &Inner {
+    pub(super) fn inner(&self) -> &Queue {
         &self.0
     }
 
@@ -363,7 +128,7 @@ fn number(context: &Context, stream: CUstream) -> Result<u64, DriverError> {
 }
 
 /// Lets the context know a stream; of two threads that come with the same one, both get the first's.
-fn register(context: &'static Context, inner: Inner) -> Arc<Inner> {
+fn register(context: &'static Context, inner: Queue) -> Arc<Queue> {
     let mut streams = context.streams.lock();
     if let Some(known) = streams.get(&inner.id).and_then(Weak::upgrade) {
         // Dropped after the lock is: its end looks at the list, too.

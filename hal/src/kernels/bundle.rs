@@ -12,7 +12,8 @@
 //! Numbers are little-endian.
 
 use core::ops::Range;
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Once};
 
 use parking_lot::RwLock;
 use sha2::{Digest as _, Sha256};
@@ -71,7 +72,7 @@ static REGISTERED: RwLock<Vec<Bundle>> = RwLock::new(Vec::new());
 
 /// Takes compiled kernels from a bundle, which `cargo xtask kernels --out` and [`BundleWriter`]
 /// write, wherever the disk cache has none. For the whole process; a later bundle comes before
-/// earlier ones.
+/// earlier ones. The files that `SYMMEM_KERNEL_BUNDLE` lists come after all of them.
 ///
 /// # Errors
 ///
@@ -82,6 +83,28 @@ pub fn register_bundle(bytes: impl Into<Arc<[u8]>>) -> Result<(), BundleError> {
     Ok(())
 }
 
+/// Files of bundles, as `PATH` lists folders: registered at the first lookup.
+const VARIABLE: &str = "SYMMEM_KERNEL_BUNDLE";
+
+fn register_those_of_environment() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let Some(paths) = std::env::var_os(VARIABLE) else { return };
+        for path in std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()) {
+            if let Err(reason) = register_file(&path) {
+                tracing::warn!(file = %path.display(), reason, "{VARIABLE} names no bundle");
+            }
+        }
+    });
+}
+
+fn register_file(path: &Path) -> Result<(), String> {
+    let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
+    // Those that the program registers come before those of its surroundings.
+    REGISTERED.write().push(Bundle::read(bytes.into()).map_err(|e| e.to_string())?);
+    Ok(())
+}
+
 /// How many bundles are registered.
 pub(super) fn registered() -> usize {
     REGISTERED.read().len()
@@ -89,6 +112,7 @@ pub(super) fn registered() -> usize {
 
 /// The code of a key in a registered bundle.
 pub(super) fn find(key: Key) -> Option<Arc<[u8]>> {
+    register_those_of_environment();
     REGISTERED.read().iter().find_map(|bundle| bundle.code(key).map(Arc::from))
 }
 

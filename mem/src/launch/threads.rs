@@ -133,6 +133,10 @@ fn rank<R>(
 ) -> Result<R, RendezvousError> {
     let scope = RankScope { rank: world.rank, peers };
     let group = Group::of_all(world, device, options, &Wait::timeout(options.deadline))?;
+    // The thread is the rank's alone: its calls need not look for their device again.
+    if let Err(e) = device.make_current() {
+        tracing::debug!(rank = world.rank, error = %e, "each call makes its device current");
+    }
     let ended = catch_unwind(AssertUnwindSafe(|| body(group.clone())));
     match ended {
         Ok(result) => {

@@ -290,6 +290,14 @@ impl Group {
         Some((place.ordinal, place.mapping.table.base()))
     }
 
+    /// Where the memory of the member of this index begins here, from which the view's
+    /// [`offset`](View::offset) counts: what the table of [`mapping`](Self::mapping) holds.
+    #[must_use]
+    pub fn peer_base(&self, view: &View, index: usize) -> Option<DevicePtr> {
+        let place = view.allocation()?.place(self.scope())?;
+        Some(place.mapping.memories.get(index)?.base())
+    }
+
     /// What keeps the peers' memory of a view's rendezvous in this group mapped, for work that outlives
     /// the call that enqueues or captures it.
     #[must_use]

@@ -23,7 +23,8 @@ const RECORD: u64 = 16;
 /// same bytes in half the traffic.
 const MAX_PACKETS: u64 = 1 << 17;
 
-/// Least packets, and least staging, of a writer for a reader and a parity.
+/// Least packets, of which there are multiples so that two warps' stores fill them, and least staging,
+/// of a writer for a reader and a parity.
 const LEAST_PACKETS: u64 = 64;
 const LEAST_STAGING: u64 = 8 * LINE;
 
@@ -115,7 +116,7 @@ impl GpuLayout {
             return Err(error);
         }
         // A third of what is left for packets, as far as they are of use.
-        let most = (lane_bytes - packets) / 3 / pairs / PACKET;
+        let most = (lane_bytes - packets) / 3 / pairs / PACKET / LEAST_PACKETS * LEAST_PACKETS;
         let packet_count = most.clamp(LEAST_PACKETS, MAX_PACKETS);
         let staging = (packets + pairs * packet_count * PACKET).next_multiple_of(PAGE);
         let staging_unit = lane_bytes.saturating_sub(staging) / pairs / LINE * LINE;

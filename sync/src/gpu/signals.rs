@@ -85,8 +85,10 @@ impl Gpu {
     }
 }
 
+/// One block. Every kernel here waits for the end of the one before it by itself, so that it can be set up
+/// meanwhile.
 fn block(threads: u32) -> Grid {
-    Grid { threads, ..Grid::default() }
+    Grid { threads, dependent: true, ..Grid::default() }
 }
 
 /// Launches a kernel that keeps what its turn keeps, and its token's word.

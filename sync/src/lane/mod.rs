@@ -3,6 +3,8 @@
 
 mod captures;
 mod scope;
+#[cfg(feature = "cuda")]
+mod steps;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +31,8 @@ use crate::shared::{Executor, PrepareError, Shared};
 use captures::{Captures, Place};
 
 pub use scope::LaneScope;
+#[cfg(feature = "cuda")]
+pub use steps::Steps;
 
 /// What a lane keeps on the host.
 #[derive(Debug)]

@@ -4,8 +4,8 @@
 
 mod rig;
 
-use std::sync::Barrier;
-use std::time::Instant;
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 use rig::{Control, isolated};
 use symmem_hal::types::Bytes;
@@ -20,10 +20,26 @@ const PATIENT: Wait = Wait::seconds(30);
 /// Two ranks, each a thread with a device of its own.
 fn ranks<R: Send>(body: impl Fn(Group) -> R + Sync) -> Result<Vec<R>, RendezvousError> {
     let devices = (0..2).map(|ordinal| Device::cuda(ordinal).unwrap()).collect();
-    let mut options = Options::default();
     // Small: the library's memory is real.
-    options.workspace = Bytes::mib(2);
+    let options = Options { workspace: Bytes::mib(2), ..Options::default() };
     Threads::new(RANKS).options(options).devices(devices).run(body)
+}
+
+/// Where ranks wait for each other without a call of the driver, and not for one that has panicked.
+#[derive(Default)]
+struct Meeting(Mutex<usize>, Condvar);
+
+impl Meeting {
+    fn wait(&self) {
+        let mut come = self.0.lock().unwrap();
+        *come += 1;
+        let all = come.next_multiple_of(RANKS);
+        self.1.notify_all();
+        let waiting = |come: &mut usize| *come < all;
+        let (_come, end) =
+            self.1.wait_timeout_while(come, Duration::from_secs(60), waiting).unwrap();
+        assert!(!end.timed_out(), "the other rank did not come");
+    }
 }
 
 fn meet(group: &Group) {
@@ -84,7 +100,7 @@ fn a_pair_without_a_path_is_the_same_error_on_both() {
 #[test]
 fn any_call_of_a_rendezvous_may_fail_on_one_rank_and_fails_it_on_both() {
     isolated(&[], |control| {
-        let together = Barrier::new(RANKS);
+        let together = Meeting::default();
         let body = |group: Group| {
             let me = group.rank().index();
             let rendezvous = || {
