@@ -48,6 +48,15 @@ pub struct Capabilities {
     pub stream_memory_ops: bool,
 }
 
+/// How much memory a device has of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// What nobody has allocated, not necessarily in one piece.
+    pub free: Bytes,
+    /// All of it.
+    pub total: Bytes,
+}
+
 /// Why a device cannot be had, or refused to make an object.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -239,6 +248,20 @@ impl Device {
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         on!(self, d => d.capabilities())
+    }
+
+    /// How much memory it has of its own; `None` where it takes the system's, whose limits
+    /// [`shm::limits`](crate::shm::limits) tells.
+    ///
+    /// # Errors
+    ///
+    /// What the driver said.
+    pub fn memory(&self) -> Result<Option<DeviceMemory>, DeviceError> {
+        match self {
+            Device::Host(_) | Device::Stub(_) => Ok(None),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(d) => Ok(Some(d.memory()?)),
+        }
     }
 
     /// Allocates zeroed memory that peers can map, all of it reserved now.

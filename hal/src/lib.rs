@@ -104,7 +104,7 @@ pub use capture::{Capture, CaptureError};
 pub use cuda::{CudarcError, CudarcSlice};
 #[cfg(feature = "cuda")]
 pub use cuda::{Multicast, MulticastError, MulticastMapping};
-pub use device::{Capabilities, Device, DeviceError, PeerAccessError};
+pub use device::{Capabilities, Device, DeviceError, DeviceMemory, PeerAccessError};
 pub use driver::DriverError;
 pub use event::Event;
 pub use fault::{Fault, Kind};

@@ -34,7 +34,7 @@ pub enum Memory {
 pub enum AllocError {
     /// This machine's memory, or a limit on it.
     #[error("cannot allocate: {0}")]
-    Segment(#[from] SegmentError),
+    Segment(SegmentError),
     /// The device has too little memory.
     #[error("cannot allocate: {needed} needed, {available} available on {device}: {error}")]
     Exhausted {
@@ -55,6 +55,13 @@ pub enum AllocError {
         /// What the driver said.
         error: DriverError,
     },
+}
+
+// Not as its source: the text has it already.
+impl From<SegmentError> for AllocError {
+    fn from(error: SegmentError) -> Self {
+        AllocError::Segment(error)
+    }
 }
 
 impl Fault for AllocError {

@@ -53,7 +53,7 @@ mod coverage;
 pub mod model;
 pub mod runner;
 pub mod suite;
-#[cfg(feature = "mem")]
+#[cfg(feature = "hal")]
 mod support;
 
 /// Runs the whole suite as the program's arguments say.

@@ -1,6 +1,5 @@
 //! Features: each tried or looked up, with the reason for the answer.
 
-use std::env;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, TcpListener};
@@ -16,16 +15,12 @@ use rustix::net::{
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use rustix::thread::{MembarrierQuery, futex, membarrier_query};
 use serde::Serialize;
+use symmem::hal::kernels::cache_folder;
 use symmem::hal::types::Bytes;
 use symmem::prelude::*;
 use symmem::sys::LibraryReport;
 
-/// Variables that switch multicast off in the libraries beside which symmem runs; it follows them.
-const MULTICAST_OFF: [(&str, &str); 3] = [
-    ("NCCL_NVLS_ENABLE", "0"),
-    ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"),
-    ("NVSHMEM_DISABLE_NVLS", "1"),
-];
+use super::gpus::Gpus;
 
 /// Something that works here, or does not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -68,14 +63,14 @@ impl Area {
 type Answer = Result<String, String>;
 
 /// All features, tried now.
-pub fn features(libraries: &[LibraryReport]) -> Vec<Feature> {
+pub fn features(libraries: &[LibraryReport], gpus: &Gpus) -> Vec<Feature> {
     let yes = |because: &str| Ok(because.to_owned());
     let no = |because: &str| Err(because.to_owned());
-    let answers: [(Area, &'static str, Answer); 24] = [
+    let answers: [(Area, &'static str, Answer); 27] = [
         (Area::Ranks, "ranks as threads", yes("threads of a process share each mapping")),
         (Area::Ranks, "ranks as processes", meeting()),
         (Area::Ranks, "ranks on several hosts", no("groups span one host in this release")),
-        (Area::Ranks, "operations in graphs", yes("host and stub record and launch them")),
+        (Area::Ranks, "operations in graphs", yes("every backend records and launches them")),
         (Area::Kernel, "sealed shared memory", sealed_memory()),
         (Area::Kernel, "descriptors sent to peers", passing()),
         (Area::Kernel, "sleeping until a peer writes", futex_wake()),
@@ -83,15 +78,18 @@ pub fn features(libraries: &[LibraryReport]) -> Vec<Feature> {
         (Area::Kernel, "death of a rank seen at once", pidfd()),
         (Area::Devices, "host", yes("the CPU: always built in")),
         (Area::Devices, "stub", yes("a device in software: always built in")),
-        (Area::Devices, "NVIDIA GPUs", gpu(libraries, "CUDA driver")),
+        (Area::Devices, "NVIDIA GPUs", nvidia(libraries, gpus)),
+        (Area::Devices, "peer access of all GPUs", peer_access(gpus)),
         (Area::Devices, "AMD GPUs", no("this release has no HIP backend")),
-        (Area::Devices, "kernels compiled at run time", gpu(libraries, "NVRTC")),
+        (Area::Devices, "kernels compiled at run time", nvrtc(libraries)),
+        (Area::Devices, "compiled kernels kept on disk", cache()),
         (Area::Devices, "NCCL", no("this release does not use it")),
         (Area::Devices, "NVSHMEM", no("this release does not use it")),
         (Area::Devices, "UCX", no("this release does not use it")),
-        (Area::Devices, "multicast", multicast()),
+        (Area::Devices, "multicast", gpus.multicast()),
         (Area::Build, "signals and lanes", yes("feature sync")),
         (Area::Build, "collectives", yes("feature collectives")),
+        (Area::Build, "GPUs of NVIDIA", yes("feature cuda")),
         (Area::Build, "search for GPU libraries", yes("feature sys")),
         (Area::Build, "Mixture-of-Experts exchange", no("not in this release")),
         (Area::Build, "CFT logical endpoints", no("not in this release")),
@@ -175,20 +173,46 @@ fn pidfd() -> Answer {
     }
 }
 
-fn gpu(libraries: &[LibraryReport], name: &str) -> Answer {
-    let found = libraries.iter().find(|library| library.name == name);
-    let here = match found.map(|library| &library.outcome) {
-        Some(Ok(found)) => format!("{name} is here ({})", found.path.display()),
-        Some(Err(_)) | None => format!("{name} was not found (see libraries)"),
-    };
-    Err(format!("this release has no CUDA backend; {here}"))
+fn found<'l>(libraries: &'l [LibraryReport], name: &str) -> Option<&'l symmem::sys::Found> {
+    let library = libraries.iter().find(|library| library.name == name)?;
+    library.outcome.as_ref().ok()
 }
 
-fn multicast() -> Answer {
-    let off = MULTICAST_OFF.iter().find(|(name, value)| env::var(name).is_ok_and(|v| v == *value));
-    match off {
-        Some((name, value)) => Err(format!("switched off by {name}={value}")),
-        None => Err("no device here has it".to_owned()),
+fn nvidia(libraries: &[LibraryReport], gpus: &Gpus) -> Answer {
+    let Some(driver) = found(libraries, "CUDA driver") else {
+        return Err("the CUDA driver was not found (see libraries)".to_owned());
+    };
+    match (gpus.devices.len(), gpus.missing.first()) {
+        (0, None) => Err("the CUDA driver shows this process no device".to_owned()),
+        (0, Some(error)) => Err(error.to_string()),
+        (some, Some(error)) => Ok(format!("{some} of {}: {error}", some + gpus.missing.len())),
+        (some, None) => Ok(format!("{some} by the CUDA driver ({})", driver.path.display())),
+    }
+}
+
+fn peer_access(gpus: &Gpus) -> Answer {
+    let links = gpus.links();
+    match links.iter().find(|link| !link.peer_access) {
+        _ if links.is_empty() => Err("there are no two GPUs".to_owned()),
+        Some(link) => Err(link.because.clone()),
+        None => Ok("each reaches the memory of every other".to_owned()),
+    }
+}
+
+fn nvrtc(libraries: &[LibraryReport]) -> Answer {
+    match found(libraries, "NVRTC") {
+        Some(found) => Ok(format!("NVRTC is here ({})", found.path.display())),
+        None => Err("NVRTC was not found (see libraries): kernels come from the disk or a bundle"
+            .to_owned()),
+    }
+}
+
+fn cache() -> Answer {
+    match cache_folder() {
+        Some(folder) => Ok(folder.display().to_string()),
+        None => {
+            Err("SYMMEM_CACHE_DIR, XDG_CACHE_HOME and HOME: none is an absolute path".to_owned())
+        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! `symmem info`: what this machine offers, and why not what it does not.
 //!
-//! Everything is looked up or tried when asked; nothing is guessed from names or versions. Starts
-//! no driver.
+//! Everything is looked up or tried when asked; nothing is guessed from names or versions. Where there
+//! are GPUs it starts their driver and makes a context on each.
 
 mod features;
+mod gpus;
 mod report;
 mod show;
 mod system;

@@ -9,6 +9,7 @@ use symmem::prelude::*;
 use symmem::sys::{LibraryReport, probe};
 
 use super::features::{Feature, features};
+use super::gpus::{self, Gpu, Gpus, Link};
 use super::system::{self, Limit, Namespace, System};
 
 /// What this machine offers.
@@ -17,6 +18,10 @@ pub struct Report {
     pub version: &'static str,
     pub system: System,
     pub devices: Vec<DeviceInfo>,
+    /// Of GPUs with each other.
+    pub links: Vec<Link>,
+    /// The version of the NVIDIA driver's kernel module.
+    pub nvidia_kernel_module: Option<String>,
     pub memory_limits: Vec<MemoryLimit>,
     pub limits: Vec<Limit>,
     pub namespaces: Vec<Namespace>,
@@ -36,6 +41,8 @@ pub struct DeviceInfo {
     pub peer_atomics: bool,
     pub shareable: bool,
     pub multicast: bool,
+    #[serde(flatten)]
+    pub gpu: Option<Gpu>,
 }
 
 /// Something that bounds shared memory.
@@ -101,7 +108,7 @@ pub struct Variable {
 }
 
 /// What is read, by whom, for what.
-const VARIABLES: [(&str, &str); 16] = [
+const VARIABLES: [(&str, &str); 20] = [
     ("RANK", "this process's rank; set by torchrun and symmem run"),
     ("WORLD_SIZE", "number of ranks"),
     ("LOCAL_RANK", "its rank among those of this host"),
@@ -114,6 +121,10 @@ const VARIABLES: [(&str, &str); 16] = [
     ("SYMMEM_TUNE", "a choice table, as symmem tune writes it"),
     ("SYMMEM_CUDA_LIBRARY", "path of the CUDA driver, instead of a search"),
     ("SYMMEM_NVRTC_LIBRARY", "path of NVRTC, instead of a search"),
+    ("SYMMEM_CACHE_DIR", "folder of compiled kernels, instead of one in XDG_CACHE_HOME or HOME"),
+    ("SYMMEM_KERNEL_BUNDLE", "files of compiled kernels, as PATH lists folders"),
+    ("CUDA_VISIBLE_DEVICES", "the GPUs that the driver shows; read by it"),
+    ("SYMMEM_MULTICAST", "0: no multicast"),
     ("NCCL_NVLS_ENABLE", "0: no multicast"),
     ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1: no multicast"),
     ("NVSHMEM_DISABLE_NVLS", "1: no multicast"),
@@ -124,14 +135,20 @@ impl Report {
     /// Looks.
     pub fn new() -> Self {
         let libraries = probe();
+        let gpus = Gpus::new();
+        let plain = [Device::host(), Device::stub(0)];
+        let plain = plain.iter().map(|device| DeviceInfo::new(device, None));
+        let described = gpus.described().map(|(device, gpu)| DeviceInfo::new(device, Some(gpu)));
         Report {
             version: env!("CARGO_PKG_VERSION"),
             system: System::new(),
-            devices: [Device::host(), Device::stub(0)].iter().map(DeviceInfo::new).collect(),
+            devices: plain.chain(described).collect(),
+            links: gpus.links(),
+            nvidia_kernel_module: gpus::kernel_module(),
             memory_limits: shm::limits().into_iter().map(MemoryLimit::from).collect(),
             limits: system::limits(),
             namespaces: system::namespaces(),
-            features: features(&libraries),
+            features: features(&libraries, &gpus),
             libraries: libraries.into_iter().map(Library::from).collect(),
             options: GroupOptions::from(Options::default()),
             environment: VARIABLES
@@ -147,7 +164,7 @@ impl Report {
 }
 
 impl DeviceInfo {
-    fn new(device: &Device) -> Self {
+    fn new(device: &Device, gpu: Option<Gpu>) -> Self {
         let can = device.capabilities();
         DeviceInfo {
             backend: device.kind().name(),
@@ -157,6 +174,7 @@ impl DeviceInfo {
             peer_atomics: can.peer_atomics,
             shareable: can.shareable,
             multicast: can.multicast,
+            gpu,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use symmem::hal::types::Bytes;
 
 use super::features::Area;
+use super::gpus::{Gpu, Link};
 use super::report::{DeviceInfo, GroupOptions, Library, Outcome, Report};
 use super::system::{Limit, Namespace, System};
 
@@ -19,6 +20,16 @@ pub fn show(out: &mut dyn Write, report: &Report) -> io::Result<()> {
     writeln!(out, "\nDevices")?;
     for device in &report.devices {
         writeln!(out, "  {:8}{}", device.backend, describe(device))?;
+        if let Some(gpu) = &device.gpu {
+            writeln!(out, "  {:8}{}", "", describe_gpu(gpu, device.shareable))?;
+        }
+    }
+    if let Some(version) = &report.nvidia_kernel_module {
+        writeln!(out, "  the NVIDIA driver's kernel module is {version}")?;
+    }
+    for Link { from, to, peer_access, because } in &report.links {
+        let access = if *peer_access { "peer access" } else { "no peer access" };
+        writeln!(out, "  GPU {from} to GPU {to}: {access}: {because}")?;
     }
     writeln!(out, "\nShared memory that can be had")?;
     for limit in &report.memory_limits {
@@ -87,6 +98,28 @@ fn describe(device: &DeviceInfo) -> String {
         not(device.peer_atomics),
         not(device.multicast),
         device.uuid,
+    )
+}
+
+fn describe_gpu(gpu: &Gpu, descriptors: bool) -> String {
+    let arch = gpu.arch.as_deref().unwrap_or("unknown");
+    let bytes = |bytes: Option<u64>| {
+        bytes.map_or("unknown".to_owned(), |bytes| rounded(bytes).trim().to_owned())
+    };
+    let can = [
+        ("virtual memory", gpu.virtual_memory),
+        ("memory as descriptors", descriptors),
+        ("memory as fabric handles", gpu.fabric_handles),
+        ("words stored by streams", gpu.stream_memory_operations),
+    ];
+    let can: Vec<String> =
+        can.iter().map(|(name, can)| format!("{}{name}", if *can { "" } else { "no " })).collect();
+    format!(
+        "GPU {}, compute capability {arch}, {} of {} free, {}",
+        gpu.ordinal,
+        bytes(gpu.free_bytes),
+        bytes(gpu.memory_bytes),
+        can.join(", "),
     )
 }
 

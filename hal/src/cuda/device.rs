@@ -3,7 +3,9 @@
 use symmem_sys::cuda::bindings::CUdevice_attribute_enum as Attribute;
 
 use super::context::{self, Context};
-use super::{Event, Memory, Module, Stream, copies, host_memory, multicast, virtual_memory};
+use super::{
+    Event, Memory, Module, Stream, copies, host_memory, memory, multicast, virtual_memory,
+};
 use crate::backend::DeviceOps;
 use crate::driver::DriverError;
 use crate::host;
@@ -12,7 +14,7 @@ use crate::memory::{AllocError, ImportError, Shareable};
 use crate::module::{KernelSet, LoadError};
 use crate::stream::{Role, StreamMode};
 use crate::types::{BackendKind, Bytes, DeviceUuid};
-use crate::{Capabilities, DeviceError, DevicePtr, PeerAccessError};
+use crate::{Capabilities, DeviceError, DeviceMemory, DevicePtr, PeerAccessError};
 
 /// An NVIDIA GPU, by its primary context.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +43,10 @@ impl Device {
 
     pub(crate) fn make_current(&self) -> Result<(), DriverError> {
         self.0.make_current()
+    }
+
+    pub(crate) fn memory(&self) -> Result<DeviceMemory, DriverError> {
+        memory::info(self.0)
     }
 
     pub(crate) fn open(&self, memory: &Memory) -> Result<(), ImportError> {

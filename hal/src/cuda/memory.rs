@@ -8,13 +8,13 @@ use super::context::Context;
 use super::driver::cu;
 use super::legacy::{Opened, Sort, is_of};
 use super::virtual_memory::{Mapping, is_exhausted};
-use crate::DevicePtr;
 use crate::backend::MemoryOps;
 use crate::driver::DriverError;
 use crate::memory::{AllocError, ExportError, ImportError, Shareable};
 use crate::shm::Segment;
 use crate::stream::KeepAlive;
 use crate::types::{BackendKind, Bytes};
+use crate::{DeviceMemory, DevicePtr};
 
 /// Memory that a GPU has mapped.
 #[derive(Debug)]
@@ -108,24 +108,31 @@ impl Drop for Private {
     }
 }
 
+/// How much memory a device has.
+pub(super) fn info(context: &'static Context) -> Result<DeviceMemory, DriverError> {
+    let (mut free, mut total) = (0, 0);
+    let _entered = context.enter_aside()?;
+    // SAFETY: writes two sizes.
+    unsafe { cu!(context, cuMemGetInfo_v2(&raw mut free, &raw mut total)) }?;
+    Ok(DeviceMemory { free: Bytes::from(free), total: Bytes::from(total) })
+}
+
 /// What a device says when it does not give memory, with what it has left.
 fn refused(context: &'static Context, needed: Bytes, error: DriverError) -> AllocError {
-    let (mut free, mut total) = (0, 0);
-    let asked = context.enter_aside().and_then(|_entered| {
-        // SAFETY: writes two sizes.
-        unsafe { cu!(context, cuMemGetInfo_v2(&raw mut free, &raw mut total)) }
-    });
-    if let Err(other) = asked {
+    let available = match info(context) {
+        Ok(memory) => memory.free,
         // A device that does not answer has not run out of memory.
-        context.complain("asking for free memory", Err(other));
-        return AllocError::Device { needed, error };
-    }
+        Err(other) => {
+            context.complain("asking for free memory", Err(other));
+            return AllocError::Device { needed, error };
+        }
+    };
     // Of absurd sizes some releases of the driver say only that they are invalid.
-    if !is_exhausted(&error) && needed.0 <= free as u64 {
+    if !is_exhausted(&error) && needed <= available {
         return AllocError::Device { needed, error };
     }
     let device = format!("{} (device {})", context.name, context.ordinal);
-    AllocError::Exhausted { needed, available: Bytes::from(free), device, error }
+    AllocError::Exhausted { needed, available, device, error }
 }
 
 impl Memory {

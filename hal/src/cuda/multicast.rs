@@ -118,6 +118,17 @@ fn usable(device: &Device) -> Result<&'static Context, MulticastError> {
 #[derive(Clone, Debug)]
 pub struct Multicast(Arc<Inner>);
 
+impl Multicast {
+    /// Whether nobody has switched multicast off, for whatever device.
+    ///
+    /// # Errors
+    ///
+    /// [`MulticastError::Off`] names the switch.
+    pub fn allowed() -> Result<(), MulticastError> {
+        allowed()
+    }
+}
+
 #[derive(Debug)]
 struct Inner {
     /// Unbound, then released, then the memory is let go: in this order.

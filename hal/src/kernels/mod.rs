@@ -33,6 +33,15 @@ pub use compile::{CompileError, Compiled, compile};
 pub use lookup::{CodeError, cubin};
 pub use sources::{KernelSource, KernelUnits, OPTIONS, Unit, UnitHash, Visit, source_hash};
 
+/// The folder in which compiled kernels are kept for later processes, whether it exists or not:
+/// `SYMMEM_CACHE_DIR`, else `symmem` in `XDG_CACHE_HOME`, else `~/.cache/symmem`. `None` where none of
+/// the three is an absolute path.
+#[cfg(feature = "cuda")]
+#[must_use]
+pub fn cache_folder() -> Option<std::path::PathBuf> {
+    cache::Cache::of_user().folder().map(Into::into)
+}
+
 /// `symmem.cuh`, what kernels on symmetric memory are made of: memory order at system scope, packets,
 /// vectors. Name and text, as [`KernelSource::headers`] takes them.
 pub const SYMMEM_CUH: (&str, &str) = ("symmem.cuh", include_str!("../../kernels/symmem.cuh"));

@@ -40,7 +40,7 @@ pub use context::PATIENT;
 pub use context::options;
 pub use error::{TestError, Verdict};
 pub use place::{Mode, NoPlace, Place, backend_of};
-pub use test::{Test, Unfit};
+pub use test::{ON_ASYNCHRONOUS_STREAMS, ON_MEMORY_OF_THE_SYSTEM, Test, Unfit};
 
 /// Runs the tests that the program's arguments ask for, or serves as a rank if a runner started
 /// this program as one.

@@ -9,6 +9,12 @@ use super::context::Context;
 use super::error::Verdict;
 use super::place::{BACKENDS, Mode, Place};
 
+/// Backends whose memory is this system's, under its limits: for tests that reach those limits.
+pub const ON_MEMORY_OF_THE_SYSTEM: &[BackendKind] = &[BackendKind::Host, BackendKind::Stub];
+
+/// Backends whose streams are not inline: for tests of what is found out later.
+pub const ON_ASYNCHRONOUS_STREAMS: &[BackendKind] = &[BackendKind::Stub, BackendKind::Cuda];
+
 /// One test: a function that every rank runs, and where it may run.
 ///
 /// Made by [`test!`](crate::test), which names it after its module and function.

@@ -1,5 +1,6 @@
 //! What several tests need.
 
+#[cfg(feature = "mem")]
 pub(crate) mod observe;
 #[cfg(feature = "sync")]
 pub(crate) mod random;

@@ -4,11 +4,10 @@ use std::any::Any;
 use std::mem::forget;
 
 use symmem_collectives::{Algorithm, AllReduceError, Collectives as _};
-use symmem_hal::types::BackendKind;
 use symmem_hal::{CancelToken, Fault as _, Kind, StreamMode, SyncError};
 use symmem_mem::{Failure, Tensor, collect};
 
-use crate::runner::{Context, PATIENT, Test, Verdict};
+use crate::runner::{Context, ON_ASYNCHRONOUS_STREAMS, PATIENT, Test, Verdict};
 use crate::suite::sync::behind;
 use crate::{check, check_eq, check_err, test};
 
@@ -18,7 +17,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(a_group_is_left_once_its_work_is_done),
     test!(a_failure_is_told_by_synchronize_and_by_the_group)
         .ranks(2, 2)
-        .only_on(&[BackendKind::Stub]),
+        .only_on(ON_ASYNCHRONOUS_STREAMS),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use symmem_hal::{CancelToken, Device, Kind, OrderError, StreamMode, StreamOrder,
 use symmem_hal::{Capture, Fault as _};
 
 use crate::runner::{Context, Test, TestError, Verdict};
+use crate::support::eventually;
 use crate::{check, check_eq, check_err, test};
 
 pub(super) const TESTS: &[Test] = &[
@@ -80,6 +81,8 @@ fn events_wake_whoever_asked(context: &Context) -> Verdict {
         event.on_complete(Waker::from(woken.clone()));
         stream.synchronize(&Wait::seconds(10))?;
         event.synchronize(&Wait::seconds(10))?;
+        // By another thread, in its own time.
+        check!(eventually(|| woken.0.load(Ordering::Acquire) >= round), "not woken");
         check_eq!(woken.0.load(Ordering::Acquire), round, "woken once for each question");
     }
     Ok(())

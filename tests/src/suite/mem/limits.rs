@@ -8,15 +8,25 @@ use symmem_hal::{AllocError, Fault as _, Kind, Shareable};
 use symmem_mem::{Allocation, RendezvousError, SubgroupError};
 
 use super::bytes_view;
-use crate::runner::{Context, Mode, Test, TestError, Verdict, options};
+use crate::runner::{Context, Mode, ON_MEMORY_OF_THE_SYSTEM, Test, TestError, Verdict, options};
 use crate::support::observe::Holdings;
 use crate::{check, check_eq, check_err, test};
 
 pub(super) const TESTS: &[Test] = &[
-    test!(all_bytes_are_reserved_at_creation).local(),
-    test!(more_than_a_file_may_have_is_refused).local().isolated(),
-    test!(more_than_the_address_space_has_is_refused).local().isolated(),
-    test!(one_rank_has_no_memory_for_the_group).at_least(2).only_as(&[Mode::Processes]).isolated(),
+    test!(all_bytes_are_reserved_at_creation).local().only_on(ON_MEMORY_OF_THE_SYSTEM),
+    test!(more_than_a_file_may_have_is_refused)
+        .local()
+        .isolated()
+        .only_on(ON_MEMORY_OF_THE_SYSTEM),
+    test!(more_than_the_address_space_has_is_refused)
+        .local()
+        .isolated()
+        .only_on(ON_MEMORY_OF_THE_SYSTEM),
+    test!(one_rank_has_no_memory_for_the_group)
+        .at_least(2)
+        .only_as(&[Mode::Processes])
+        .isolated()
+        .only_on(ON_MEMORY_OF_THE_SYSTEM),
 ];
 
 /// Lets this process have only so much of a resource, until it is dropped.
