@@ -62,7 +62,10 @@ struct Runs {
   u32 width;  // bytes of the widest access that all addresses allow, at most 16
 
   SYMMEM_FN u64 at(u64 logical) const {
-    return stride == row ? base + logical : base + logical / row * stride + logical % row;
+    if (stride == row) return base + logical;
+    // By a division of 32 bits where that does.
+    const u64 before = (logical | row) >> 32 ? logical / row : (u32)logical / (u32)row;
+    return base + before * stride + (logical - before * row);
   }
 };
 

@@ -334,8 +334,21 @@ template <u32 W, bool ALL_OUTPUTS> SYMMEM_FN void fold_chunk(const Plan& p, u64 
 #pragma unroll 1
     for (; at < count; at += n)
       fold_vectors<W, 1, ALL_OUTPUTS>(p, part + chunk.start + at * 16ull, slot + at * 16ull, chunk.start + at * 16ull, n);
+  } else if (p.plain) {
+    count = (u32)(chunk.length / 16);
+    for (u32 at = thread_index(); at < count; at += workers()) {
+      const u64 logical = chunk.start + at * 16ull;
+      Reduction fold;
+#pragma unroll 1
+      for (u32 r = 0; r < p.lane.world; r++) {
+        const Vector theirs = load_once(pointer<void>(r == p.lane.rank ? part + logical : slot + r * p.lane.staging_unit + at * 16ull));
+        if (r == 0) fold.first(theirs);
+        else fold.next(theirs);
+      }
+      store_result<ALL_OUTPUTS, 0>(p, logical, fold.result(p.lane.world));
+    }
   }
-  if (W == 0) fold_narrow<ALL_OUTPUTS>(p, part, chunk, slot, count);
+  if (W == 0 && count * 16ull < chunk.length) fold_narrow<ALL_OUTPUTS>(p, part, chunk, slot, count);
 }
 
 // Every rank pushes its input into the staging of every other (or each part into that of the rank that
