@@ -175,6 +175,32 @@ SYMMEM_FN void raise_flags(const Lane& lane, const Step& step, u32 count) {
   raise_flags(lane, step, count, [](u32) { return true; });
 }
 
+// The bytes `start..start + length` of a part.
+struct Chunk {
+  u64 start, length;
+};
+
+// Chunk `c` of this block, of the bytes `start..stop`: that of index block + c * grid.
+SYMMEM_FN Chunk chunk_of(const Plan& p, u32 c, u64 start, u64 stop) {
+  u64 at = start + (block_index() + (u64)c * grid_size()) * p.chunk;
+  u64 left = at < stop ? stop - at : 0;
+  return Chunk{at, left < p.chunk ? left : p.chunk};
+}
+
+// A place in the ring of chunks that a block has for each writer.
+struct Ring {
+  u64 at, first, end;
+
+  SYMMEM_FN Ring(const Plan& p) {
+    at = first = (u64)block_index() * p.slots * p.chunk;
+    end = first + p.slots * p.chunk;
+  }
+  SYMMEM_FN void advance(const Plan& p) {
+    at += p.chunk;
+    if (at == end) at = first;
+  }
+};
+
 // The step after all others of an operation whose completion is the whole group's.
 constexpr u32 COMPLETED = 1u << 30;
 

@@ -47,17 +47,8 @@ impl Cut {
 
     /// Vectors that travel one by one, wherever their thread is.
     fn of_vectors(bytes: u64, blocks: u32, workers: u32) -> Self {
-        let cut = Cut {
-            blocks,
-            workers,
-            slice: bytes,
-            chunk: 0,
-            rounds: 0,
-            last: blocks,
-            slots: 0,
-            ahead: 0,
-        };
-        Cut { workers: cut.workers.max(WARP), ..cut }
+        let (chunk, rounds, slots, ahead) = (0, 0, 0, 0);
+        Cut { blocks, workers, slice: bytes, chunk, rounds, last: blocks, slots, ahead }
     }
 
     /// Chunks that are dealt out block by block.
@@ -97,6 +88,11 @@ impl Cut {
     }
 }
 
+/// What the first step says that is for as many bytes, else `beyond`.
+fn by_size<T: Copy>(bytes: u64, steps: &[(u64, T)], beyond: T) -> T {
+    steps.iter().find(|(most, _)| bytes <= *most).map_or(beyond, |(_, value)| *value)
+}
+
 /// By packets, each vector by itself. Few threads a block, so that a message is spread over many
 /// processors, until all have enough to do.
 ///
@@ -104,14 +100,8 @@ impl Cut {
 /// 64 of 64 at 64 KiB, 64 of 128 at 128 KiB, 128 of 256 at 512 KiB are the fastest.
 pub(super) fn packets(bytes: u64, room: Room) -> Cut {
     let vectors = bytes.div_ceil(VECTOR);
-    let wanted = match bytes {
-        0..=512 => WARP,
-        ..=2048 => 64,
-        ..=8192 => 128,
-        ..=65_536 => 64,
-        ..=262_144 => 128,
-        _ => 256,
-    };
+    let steps = [(512, WARP), (2 << 10, 64), (8 << 10, 128), (64 << 10, 64), (256 << 10, 128)];
+    let wanted = by_size(bytes, &steps, MOST * WARP);
     let most = u64::from(room.blocks.max(1));
     let fits = |workers: &u32| vectors.div_ceil(u64::from(*workers)) <= most;
     let workers = [wanted, 128, 256].into_iter().filter(|w| *w >= wanted).find(fits);
@@ -125,14 +115,8 @@ pub(super) fn packets(bytes: u64, room: Room) -> Cut {
 /// Measured on two H200, bf16, 2026-11: 64 blocks of 16 KiB at 1 MiB, 128 of 16 KiB at 2 MiB, 128 of 32
 /// KiB at 4 MiB, 256 threads, one chunk ahead.
 pub(super) fn pushed(bytes: u64, room: Room) -> Cut {
-    let chunk = match bytes {
-        ..=65_536 => 2 << 10,
-        ..=262_144 => 4 << 10,
-        ..=524_288 => 8 << 10,
-        ..=2_097_152 => 16 << 10,
-        _ => 32 << 10,
-    };
-    Cut::staged(bytes, chunk, room)
+    let steps = [(64 << 10, 2), (256 << 10, 4), (512 << 10, 8), (2 << 20, 16)];
+    Cut::staged(bytes, by_size(bytes, &steps, 32) << 10, room)
 }
 
 /// As [`pushed`], of a slice for each rank: multiples of 128 bytes.
@@ -141,24 +125,14 @@ pub(super) fn pushed(bytes: u64, room: Room) -> Cut {
 /// and of 32 KiB from 16 MiB on, where the workspace has room for them.
 pub(super) fn two_shot(bytes: u64, ranks: usize, room: Room) -> Cut {
     let slice = bytes.div_ceil(UNIT * ranks as u64) * UNIT;
-    let chunk = match slice {
-        ..=131_072 => 2 << 10,
-        ..=524_288 => 4 << 10,
-        ..=1_048_576 => 8 << 10,
-        ..=4_194_304 => 16 << 10,
-        _ => 32 << 10,
-    };
-    Cut::staged(slice, chunk, room)
+    let steps = [(128 << 10, 2), (512 << 10, 4), (1 << 20, 8), (4 << 20, 16)];
+    Cut::staged(slice, by_size(slice, &steps, 32) << 10, room)
 }
 
 /// Straight to where it belongs: nothing is staged.
 pub(super) fn direct(bytes: u64, room: Room) -> Cut {
-    let chunk = match bytes {
-        ..=262_144 => 4 << 10,
-        ..=1_048_576 => 8 << 10,
-        ..=4_194_304 => 16 << 10,
-        _ => 32 << 10,
-    };
+    let steps = [(256 << 10, 4), (1 << 20, 8), (4 << 20, 16)];
+    let chunk = by_size(bytes, &steps, 32) << 10;
     Cut { slots: 0, ahead: 0, ..Cut::of_chunks(bytes, chunk, room.blocks, 0) }
 }
 

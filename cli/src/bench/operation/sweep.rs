@@ -96,6 +96,9 @@ impl<C: Collective> Operation for Sweep<C> {
         member: &Member<'_>,
         report: &mut dyn FnMut(Report),
     ) -> Result<(), RankError> {
+        // Loaded by every rank before one waits for another.
+        let reduction = self.collective.reduces().map(|op| (self.dtype, op));
+        member.group.prepare(reduction.as_slice())?;
         let capturing = if self.graph { Some(member.capturing()?) } else { None };
         let member = capturing.as_ref().unwrap_or(member);
         if self.limit {
