@@ -143,8 +143,8 @@ SYMMEM_FN void exchange_packets(const Plan& p) {
 
 // Every source pushes its parts into the staging of their readers, chunk by chunk; those copy them out.
 //
-// Round j of a block pushes its chunk j and takes its chunk j - ahead. A raised flag j + 1 says that the
-// round is over: its chunk is there, and the chunk it took has been read, so that a ring of 2 * ahead + 2
+// Round j of a block pushes its chunk j and takes its chunk j - ahead. A raised flag j + 1 says that chunk
+// j is there, and that the chunk which the round before took has been read, so that a ring of 2 * ahead + 2
 // slots is never written before it was read. Who only pushes waits for readers' flags for that alone.
 SYMMEM_FN void exchange_staged(const Plan& p) {
   const Lane& lane = p.lane;
@@ -153,21 +153,22 @@ SYMMEM_FN void exchange_staged(const Plan& p) {
   const bool source = is_source(p, lane.rank), takes = consumes(p);
   Step step;
   if (!enter(lane, step)) return;
-  bool ok = await_clear(lane, step);
+  if (!await_clear(lane, step)) return;
+  bool ok = true;
   Headers headers;
-  if (!is_worker() && ok) publish(p, headers, step);
+  if (!is_worker()) publish(p, headers, step);
   Gate gate;
   Ring pushed(p), taken(p);
   for (u32 j = 0; j < rounds; j++) {
     if (!takes && j >= p.slots && j < count) {
       // Chunk j goes where chunk j - slots was.
-      if (!is_worker() && ok) ok = await_flags(lane, step, gate, j + p.ahead + 1 - p.slots);
+      if (!is_worker()) ok = await_flags(lane, step, gate, j + p.ahead + 2 - p.slots);
       if (block_any(!ok)) {
         ok = false;
         break;
       }
     }
-    if (is_worker() && ok && source && j < count) {
+    if (is_worker() && source && j < count) {
       const Chunk chunk = chunk_of(p, j, 0, p.bytes);
       for_peers<0>(lane, [&](u32 r) {
         const u64 to = staging_at(lane, lane_of(lane, r), step.parity, lane.rank) + pushed.at;
@@ -176,9 +177,13 @@ SYMMEM_FN void exchange_staged(const Plan& p) {
       keep_own(p, chunk.start, chunk.length);
       pushed.advance(p);
     }
+    if (j < count) {
+      block_sync();
+      if (!is_worker()) raise_flags(lane, step, j + 1, [&](u32 r) { return source || is_source(p, r); });
+    }
     if (j >= p.ahead && takes) {
       const u32 c = j - p.ahead;
-      if (!is_worker() && ok) {
+      if (!is_worker()) {
         auto sent = [&](u32 r) { return is_source(p, r); };
         if (c == 0) ok = compare(p, headers, step, false, [&](u32 r) { return !sent(r) || poll_flag(lane, step, r, 1); });
         else ok = await_flags(lane, step, gate, c + 1, sent);
@@ -196,11 +201,6 @@ SYMMEM_FN void exchange_staged(const Plan& p) {
         });
         taken.advance(p);
       }
-    }
-    // What is raised after the last chunk was pushed tells nobody anything.
-    if (j < count) {
-      block_sync();
-      if (!is_worker()) raise_flags(lane, step, j + 1, [&](u32 r) { return source || is_source(p, r); });
     }
   }
   // A block without a chunk has compared nothing yet, nor has a rank that takes nothing.
@@ -220,13 +220,14 @@ SYMMEM_FN void exchange_direct(const Plan& p) {
   const bool source = is_source(p, lane.rank);
   Step step;
   if (!enter(lane, step)) return;
-  bool ok = await_clear(lane, step);
-  if (is_worker() && ok) {
+  if (!await_clear(lane, step)) return;
+  bool ok = true;
+  if (is_worker()) {
     for (u32 c = 0; c < count; c++) {
       const Chunk chunk = chunk_of(p, c, 0, p.bytes);
       keep_own(p, chunk.start, chunk.length);
     }
-  } else if (ok) {
+  } else {
     Headers headers;
     publish(p, headers, step);
     ok = compare(p, headers, step, source, [](u32) { return true; });

@@ -372,22 +372,23 @@ template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
   }
   Step step;
   if (!enter(lane, step)) return;
-  bool ok = await_clear(lane, step);
+  if (!await_clear(lane, step)) return;
+  bool ok = true;
   Headers headers;
-  if (!is_worker() && ok) publish(p, headers, step);
+  if (!is_worker()) publish(p, headers, step);
   Gate gate;
   Ring pushed(p), folded(p);
   for (u32 j = 0; j < rounds; j++) {
     if (!p.receives && j >= p.slots && j < count) {
       // Chunk j goes where chunk j - slots was.
       const u32 free = j + p.ahead + 2 - p.slots;
-      if (!is_worker() && ok) ok = await_flags(lane, step, gate, free, [&](u32 r) { return feeds(p, r); });
+      if (!is_worker()) ok = await_flags(lane, step, gate, free, [&](u32 r) { return feeds(p, r); });
       if (block_any(!ok)) {
         ok = false;
         break;
       }
     }
-    if (is_worker() && ok && j < count) {
+    if (is_worker() && j < count) {
       for_peers<W>(lane, [&](u32 r) {
         if (!feeds(p, r)) return;
         u64 to = staging_at(lane, lane_of<W>(lane, r), step.parity, lane.rank) + pushed.at;
@@ -401,7 +402,7 @@ template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
     }
     if (j >= p.ahead && p.receives) {
       u32 c = j - p.ahead;
-      if (!is_worker() && ok) {
+      if (!is_worker()) {
         if (c == 0) ok = headers.compare(lane, step, [&](u32 r) { return poll_flag(lane, step, r, 1); });
         else ok = await_flags(lane, step, gate, c + 1);
       }
@@ -475,15 +476,16 @@ SYMMEM_FN void reduce_blocks(const Plan& p) {
   const u32 count = p.rounds - (block_index() >= p.last), rounds = count + p.ahead;
   Step step;
   if (!enter(lane, step)) return;
-  bool ok = await_clear(lane, step);
+  if (!await_clear(lane, step)) return;
+  bool ok = true;
   Headers headers;
-  if (!is_worker() && ok) headers.publish(lane, step, sync_thread());
+  if (!is_worker()) headers.publish(lane, step, sync_thread());
   Gate gate;
   Ring pushed(p), folded(p);
   Walk push(p), fold(p);
   auto number = [](u32 c) { return block_index() + (u64)c * grid_size(); };
   for (u32 j = 0; j < rounds; j++) {
-    if (is_worker() && ok && j < count) {
+    if (is_worker() && j < count) {
       const BlockChunk chunk = push.next(p, number(j));
       const Block& b = *chunk.block;
       if (b.owner != lane.rank) {
@@ -494,9 +496,13 @@ SYMMEM_FN void reduce_blocks(const Plan& p) {
       }
       pushed.advance(p);
     }
+    if (j < count) {
+      block_sync();
+      if (!is_worker()) raise_flags(lane, step, j + 1);
+    }
     if (j >= p.ahead) {
       const u32 c = j - p.ahead;
-      if (!is_worker() && ok) {
+      if (!is_worker()) {
         if (c == 0) ok = headers.compare(lane, step, [&](u32 r) { return poll_flag(lane, step, r, 1); });
         else ok = await_flags(lane, step, gate, c + 1);
       }
@@ -512,10 +518,6 @@ SYMMEM_FN void reduce_blocks(const Plan& p) {
           fold_runs(lane, runs_of(p.input + b.at, b.row, b.stride), runs_of(b.output, b.row, b.row), chunk.start, chunk.length, b.bytes, slot);
         folded.advance(p);
       }
-    }
-    if (j < count) {
-      block_sync();
-      if (!is_worker()) raise_flags(lane, step, j + 1);
     }
   }
   if (!is_worker() && ok && count == 0) ok = headers.compare(lane, step, [](u32) { return true; });

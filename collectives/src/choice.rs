@@ -35,16 +35,21 @@ pub enum Algorithm {
     /// memory is reached into at every size. On a GPU the copy engines do it; on a CPU, which has
     /// none, the rank's thread, and then it differs from one-shot in the small sizes alone.
     LowContention = 4,
+    /// The switch between GPUs adds, and hands a store to all of them. In what order it adds is its own
+    /// business: needs [`Determinism::Relaxed`](symmem_mem::Determinism), and memory that all ranks have
+    /// bound to one multicast object. Never chosen, only asked for.
+    Multimem = 5,
 }
 
 impl Algorithm {
     /// Those that can be asked for by name.
-    pub const ALL: [Algorithm; 5] = [
+    pub const ALL: [Algorithm; 6] = [
         Algorithm::Auto,
         Algorithm::Packet,
         Algorithm::OneShot,
         Algorithm::TwoShot,
         Algorithm::LowContention,
+        Algorithm::Multimem,
     ];
 
     /// The name that the command line, messages and files use.
@@ -56,6 +61,7 @@ impl Algorithm {
             Algorithm::OneShot => "one-shot",
             Algorithm::TwoShot => "two-shot",
             Algorithm::LowContention => "low-contention",
+            Algorithm::Multimem => "multimem",
         }
     }
 
@@ -65,7 +71,7 @@ impl Algorithm {
         Self::ALL.into_iter().find(|a| a.name() == name)
     }
 
-    /// Those that an operation has, beside [`Auto`](Self::Auto).
+    /// Those that an operation has everywhere, beside [`Auto`](Self::Auto).
     #[must_use]
     pub const fn of(operation: Operation) -> &'static [Algorithm] {
         match operation {

@@ -42,8 +42,9 @@
 //!   (which bytes a rank has for each rank, and where they go) and who has data for whom.
 //! - *The choice is a function of agreed values*: bytes, ranks, backend, workspace. Never of addresses.
 //! - *Symmetric memory is reached into where it lies* once it is large: readers pull from inputs, and
-//!   where only outputs are symmetric, writers push into those. All else is staged, a cacheful at a
-//!   time. All ranks must do the same, and the signature says so if one does not.
+//!   where only outputs are symmetric, writers push into those; on a GPU writers always do, since a link
+//!   carries writes faster than reads. All else is staged, a cacheful at a time. All ranks must do the
+//!   same, and the signature says so if one does not.
 //! - *A root does not wait*: who gives and takes nothing now is waited for one operation later.
 //!
 //! # Two ranks

@@ -62,6 +62,15 @@ pub enum CallError {
         /// The algorithm asked for.
         algorithm: Algorithm,
     },
+    /// The algorithm asked for promises no bits, and the group was made to have the same everywhere.
+    #[error("{algorithm} adds in an order of its own: it needs a group of Determinism::Relaxed")]
+    Determinism {
+        /// The algorithm asked for.
+        algorithm: Algorithm,
+    },
+    /// The algorithm asked for needs memory that all ranks have bound to one multicast object.
+    #[error("there is no multicast memory: {0}")]
+    Multicast(&'static str),
     /// The algorithm asked for cannot take so much.
     #[error("{bytes} do not fit in packets, which carry {capacity} on this lane")]
     TooLargeForPackets {
@@ -100,7 +109,7 @@ impl Fault for CallError {
             CallError::Order(e) => e.kind(),
             CallError::Stream(e) => e.kind(),
             CallError::Prepare(e) => e.kind(),
-            CallError::Borrowed(_) => Kind::Unsupported,
+            CallError::Borrowed(_) | CallError::Multicast(_) => Kind::Unsupported,
             _ => Kind::InvalidArgument,
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use symmem_hal::types::{BackendKind, Bytes, DType, ReduceOp};
 use symmem_hal::{DevicePtr, Function, KeepAlive, Memory, Stream, Wait};
 use symmem_mem::call::{Operation, Signature};
-use symmem_mem::{Completion, Group, Layer, View};
+use symmem_mem::{Completion, Determinism, Group, Layer, View};
 use symmem_sync::host::LaneArgs;
 use symmem_sync::{Issue, Lane, PrepareError};
 
@@ -30,6 +30,9 @@ pub(super) fn choose(
         let given = kept.choices.as_ref();
         return Ok(choice::choose(given, operation, group.device().kind(), lane.layout(), size));
     }
+    if asked == Algorithm::Multimem {
+        return Err(no_multimem(group, operation));
+    }
     if !Algorithm::of(operation).contains(&asked) {
         return Err(CallError::Algorithm { operation, algorithm: asked });
     }
@@ -38,6 +41,22 @@ pub(super) fn choose(
         return Err(CallError::TooLargeForPackets { bytes, capacity });
     }
     Ok(asked)
+}
+
+/// Why the switch does not do it.
+fn no_multimem(group: &Group, operation: Operation) -> CallError {
+    let algorithm = Algorithm::Multimem;
+    match operation {
+        Operation::AllReduce | Operation::Reduce | Operation::AllGather => {}
+        _ => return CallError::Algorithm { operation, algorithm },
+    }
+    if group.options().determinism != Determinism::Relaxed {
+        return CallError::Determinism { algorithm };
+    }
+    CallError::Multicast(match group.device().capabilities().multicast {
+        true => "rendezvous binds none to a multicast object",
+        false => "the device has none, or it is switched off",
+    })
 }
 
 /// Symmetric memory that a call names: equal on every rank.
@@ -138,25 +157,22 @@ pub(super) fn launch(
         let mapped = |view: &View| direct.and_then(|_| group.keep_mapped(view));
         views.flat_map(|view| [Some(view.keep_alive()), mapped(view)]).flatten().collect()
     };
-    let kernels = match &kept.kernels {
-        Kernels::Cpu(kernels) => kernels,
-        #[cfg(feature = "cuda")]
-        Kernels::Gpu(kernels) => {
-            let call = gpu::Launching {
-                kernels,
-                group,
-                lane,
-                stream,
-                wait,
-                request,
-                algorithm,
-                signature,
-                direct,
-            };
-            return gpu::launch(&call, buffers);
-        }
-    };
-    let function = function(kernels, request.operation)?;
+    #[cfg(feature = "cuda")]
+    if let Kernels::Gpu(kernels) = &kept.kernels {
+        let call = gpu::Launching {
+            kernels,
+            group,
+            lane,
+            stream,
+            wait,
+            request,
+            algorithm,
+            signature,
+            direct,
+        };
+        return gpu::launch(&call, buffers);
+    }
+    let function = kept.kernels.function(request.operation)?;
     let issue = Issue { stream, wait, function, operation: request.operation, signature };
     let blocks = Blocks::new(group, stream, &request.blocks)?;
     let keep = || {
@@ -299,13 +315,19 @@ impl Kernels {
         let kernels = host::OPERATIONS.iter().map(|operation| module.function(operation.name()));
         Ok(Kernels::Cpu(kernels.collect::<Result<_, _>>()?))
     }
-}
 
-/// The kernel of an operation on a CPU.
-fn function(kernels: &[Function], operation: Operation) -> Result<Function, CallError> {
-    // Codes of collectives count from 1, in the order of the table.
-    let found = (operation as usize).checked_sub(1).and_then(|at| kernels.get(at));
-    found.copied().ok_or(CallError::Prepare(PrepareError::SlotTaken))
+    /// The kernel of an operation on a CPU.
+    fn function(&self, operation: Operation) -> Result<Function, CallError> {
+        let found = match self {
+            // Codes of collectives count from 1, in the order of the table.
+            Kernels::Cpu(kernels) => {
+                (operation as usize).checked_sub(1).and_then(|at| kernels.get(at))
+            }
+            #[cfg(feature = "cuda")]
+            Kernels::Gpu(_) => None,
+        };
+        found.copied().ok_or(CallError::Prepare(PrepareError::SlotTaken))
+    }
 }
 
 /// Loads what reductions of these types and operators need, and what only moves data.

@@ -22,7 +22,9 @@ pub(crate) fn access(algorithm: Algorithm, request: &Request<'_>) -> Access {
     match (request.operation, algorithm) {
         _ if request.is_staged => Access::Staged,
         (AllReduce, Algorithm::TwoShot) => Access::Write,
-        (AllGather | ReduceScatter, Algorithm::LowContention) => Access::Read,
+        (AllGather, Algorithm::LowContention) => Access::Read,
+        // A part with gaps would be a copy for each of its runs.
+        (ReduceScatter, Algorithm::LowContention) if request.geometry.rows <= 1 => Access::Read,
         (AllGather | Broadcast | AllToAll | AllToAllNd, Algorithm::OneShot) => Access::Write,
         _ => Access::Staged,
     }

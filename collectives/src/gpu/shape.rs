@@ -70,11 +70,11 @@ impl Cut {
     }
 
     /// As [`of_chunks`](Self::of_chunks), as large as the rings of all blocks fit in the staging:
-    /// smaller chunks first, then fewer blocks.
-    fn staged(slice: u64, wanted: u64, room: Room) -> Self {
+    /// smaller chunks first, then fewer blocks. `slice` says how much is cut into chunks of a size.
+    fn staged(slice: impl Fn(u64) -> u64, wanted: u64, room: Room) -> Self {
         let (mut chunk, mut blocks) = (wanted, room.blocks);
         loop {
-            let cut = Cut::of_chunks(slice, chunk, blocks, AHEAD);
+            let cut = Cut::of_chunks(slice(chunk), chunk, blocks, AHEAD);
             if cut.ring() <= room.staging || (chunk == UNIT && blocks <= 1) {
                 return cut;
             }
@@ -115,8 +115,17 @@ pub(super) fn packets(bytes: u64, room: Room) -> Cut {
 /// Measured on two H200, bf16, 2026-11: 64 blocks of 16 KiB at 1 MiB, 128 of 16 KiB at 2 MiB, 128 of 32
 /// KiB at 4 MiB, 256 threads, one chunk ahead.
 pub(super) fn pushed(bytes: u64, room: Room) -> Cut {
-    let steps = [(64 << 10, 2), (256 << 10, 4), (512 << 10, 8), (2 << 20, 16)];
-    Cut::staged(bytes, by_size(bytes, &steps, 32) << 10, room)
+    Cut::staged(|_| bytes, pushed_chunk(bytes), room)
+}
+
+fn pushed_chunk(bytes: u64) -> u64 {
+    by_size(bytes, &[(64 << 10, 2), (256 << 10, 4), (512 << 10, 8), (2 << 20, 16)], 32) << 10
+}
+
+/// As [`pushed`], of blocks of any sizes, of which `chunks` says how many chunks they make: each has a
+/// last one that may not be whole.
+pub(super) fn blocks(bytes: u64, chunks: impl Fn(u64) -> u64, room: Room) -> Cut {
+    Cut::staged(|chunk| chunks(chunk) * chunk, pushed_chunk(bytes), room)
 }
 
 /// As [`pushed`], of a slice for each rank: multiples of 128 bytes.
@@ -126,7 +135,7 @@ pub(super) fn pushed(bytes: u64, room: Room) -> Cut {
 pub(super) fn two_shot(bytes: u64, ranks: usize, room: Room) -> Cut {
     let slice = bytes.div_ceil(UNIT * ranks as u64) * UNIT;
     let steps = [(128 << 10, 2), (512 << 10, 4), (1 << 20, 8), (4 << 20, 16)];
-    Cut::staged(slice, by_size(slice, &steps, 32) << 10, room)
+    Cut::staged(|_| slice, by_size(slice, &steps, 32) << 10, room)
 }
 
 /// Straight to where it belongs: nothing is staged.
@@ -134,19 +143,6 @@ pub(super) fn direct(bytes: u64, room: Room) -> Cut {
     let steps = [(256 << 10, 4), (1 << 20, 8), (4 << 20, 16)];
     let chunk = by_size(bytes, &steps, 32) << 10;
     Cut { slots: 0, ahead: 0, ..Cut::of_chunks(bytes, chunk, room.blocks, 0) }
-}
-
-/// Blocks of any sizes, `chunks` of their bytes in all.
-pub(super) fn blocks(bytes: u64, chunks: impl Fn(u64) -> u64, room: Room) -> Cut {
-    let mut cut = pushed(bytes, room);
-    loop {
-        // Every block may have a chunk of its own that is not whole.
-        let found = Cut::of_chunks(chunks(cut.chunk) * cut.chunk, cut.chunk, cut.blocks, AHEAD);
-        if found.ring() <= room.staging || cut.blocks == 1 {
-            return found;
-        }
-        cut.blocks /= 2;
-    }
 }
 
 #[cfg(test)]
@@ -187,18 +183,21 @@ mod tests {
         let sizes =
             [0, 1, 2, 127, 128, 129, 4095, 4096, 4097, 65_536, 999_983, 1 << 20, 16_777_213];
         for bytes in sizes.into_iter().chain([1 << 30, (1 << 32) + 6]) {
-            for blocks in [1, 2, 7, 16, 128] {
+            for most in [1, 2, 7, 16, 128] {
                 for staging in [1024, 4096, 65_536, 6 << 20, 64 << 20] {
-                    let room = Room { blocks, staging };
+                    let room = Room { blocks: most, staging };
                     for world in [1, 2, 3, 4, 8, 72] {
                         check(two_shot(bytes, world, room), room);
                     }
                     check(pushed(bytes, room), room);
+                    // Blocks that are much smaller than a chunk, and one that is not.
+                    let chunks = |chunk: u64| 7 + bytes.div_ceil(chunk);
+                    check(blocks(bytes, chunks, room), room);
                     let cut = packets(bytes, room);
-                    assert!((1..=blocks).contains(&cut.blocks), "{cut:?}");
+                    assert!((1..=most).contains(&cut.blocks), "{cut:?}");
                     assert!(cut.workers.is_multiple_of(32) && (64..=288).contains(&cut.threads()));
                     let cut = direct(bytes, room);
-                    assert!((1..=blocks).contains(&cut.blocks), "{cut:?}");
+                    assert!((1..=most).contains(&cut.blocks), "{cut:?}");
                 }
             }
         }

@@ -27,12 +27,20 @@ static EXCHANGE: KernelSource = KernelSource {
     headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH, PLAN_CUH],
 };
 
+/// Operations by the switch, of sums in an order of its own.
+static MULTIMEM: KernelSource = KernelSource {
+    name: "symmem-collectives",
+    file: ("multimem.cu", include_str!("../../kernels/multimem.cu")),
+    headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH, PLAN_CUH],
+};
+
 /// What can be compiled of this crate.
 pub static UNITS: KernelUnits = KernelUnits {
     name: "collectives",
     headers: &[],
     each: |visit| {
         visit(&MOVING);
+        visit(&Unit { source: &MULTIMEM, defines: &[] });
         for (dtype, op) in pairs().filter(|pair| same_code(*pair) == *pair) {
             with_unit(dtype, op, |unit| visit(unit));
         }
@@ -193,7 +201,7 @@ mod tests {
             [] => moving += 1,
             defines => assert!(units.insert(format!("{defines:?}")), "{unit} twice"),
         });
-        assert_eq!(moving, 1);
+        assert_eq!(moving, 2);
         for pair in pairs() {
             let (dtype, op) = same_code(pair);
             assert!(op.check(dtype).is_ok());
