@@ -110,7 +110,14 @@ pub enum ExportError {
     },
     /// The driver refused.
     #[error("exporting memory: {0}")]
-    Device(#[from] DriverError),
+    Device(DriverError),
+}
+
+// Not as its source: the text has it already.
+impl From<DriverError> for ExportError {
+    fn from(error: DriverError) -> Self {
+        ExportError::Device(error)
+    }
 }
 
 impl Fault for ExportError {
@@ -130,7 +137,7 @@ impl Fault for ExportError {
 pub enum ImportError {
     /// It is no segment of this machine as announced.
     #[error("cannot map the peer's memory: {0}")]
-    Segment(#[from] SegmentError),
+    Segment(SegmentError),
     /// A device of this backend maps no memory of that sort.
     #[error("a {backend} device cannot map {what}")]
     Unsupported {
@@ -150,6 +157,13 @@ pub enum ImportError {
         /// What the driver said.
         error: DriverError,
     },
+}
+
+// Not as its source: the text has it already.
+impl From<SegmentError> for ImportError {
+    fn from(error: SegmentError) -> Self {
+        ImportError::Segment(error)
+    }
 }
 
 impl Fault for ImportError {
@@ -190,7 +204,14 @@ pub enum AccessError {
     Range(#[from] RangeError),
     /// The driver refused, or failed on the way.
     #[error("copying to or from device memory: {0}")]
-    Device(#[from] DriverError),
+    Device(DriverError),
+}
+
+// Not as its source: the text has it already.
+impl From<DriverError> for AccessError {
+    fn from(error: DriverError) -> Self {
+        AccessError::Device(error)
+    }
 }
 
 impl Fault for AccessError {

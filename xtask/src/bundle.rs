@@ -16,7 +16,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Programs of the folder examples to take along.
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_values = EXAMPLES)]
     example: Vec<String>,
 }
 
@@ -24,9 +24,33 @@ pub struct Arguments {
 const MOST: u64 = 64 << 20;
 
 const README: &str = "\
-symmem: the command; conformance: the suite (--help); compare/compare.py --symmem ./symmem: beside its peers.
-kernels.bundle, where it is: compiled kernels, for machines without NVRTC.
+For a machine with NVIDIA GPUs: nothing to install but the driver, and NVRTC where there is no
+kernels.bundle (python3 -m pip install nvidia-cuda-nvrtc; SYMMEM_NVRTC_LIBRARY can name its path).
+With a kernels.bundle: export SYMMEM_KERNEL_BUNDLE=$PWD/kernels.bundle
+Compiled kernels are kept in ~/.cache/symmem, or SYMMEM_CACHE_DIR.
+
+What is here, and why not what is not
+  ./symmem info
+The suite: ranks take the GPUs in turn, and share them where they are more
+  ./conformance --backend cuda --local
+  ./conformance --backend cuda --ranks 2
+  ./conformance --backend cuda --ranks 2 --threads
+  ./conformance --backend cuda --ranks 4,8 --threads --one-device
+  ./conformance --backend cuda --ranks 4 --one-device all_reduce      (processes on one GPU: slow)
+Latency and bandwidth, every result checked
+  ./symmem bench all-reduce --backend cuda --ranks 2 --threads --graph --dtype bf16 --min 2K --max 256M
+  ./symmem bench barrier --backend cuda --ranks 2 --graph
+The table of algorithms
+  ./symmem tune --backend cuda --ranks 2 --threads --graph --output tune.toml
+  SYMMEM_TUNE=tune.toml ./symmem bench all-reduce --backend cuda --ranks 2 --threads --graph
+Beside torch and NCCL, where they are installed
+  python3 compare/compare.py --symmem ./symmem --peers torch,nccl
+A user's own kernel
+  ./fused-rmsnorm
 ";
+
+/// Examples that are taken along unless others are named.
+const EXAMPLES: [&str; 1] = ["fused-rmsnorm"];
 
 pub fn run(arguments: &Arguments, summary: &mut Summary) {
     let default = || target_dir().join("bundle");

@@ -18,9 +18,13 @@ pub struct Arguments {
     #[arg(long)]
     local: bool,
 
-    /// The backend: host or stub. Without it the host: this build has no GPU backend.
+    /// The backend: host, stub or cuda. Without it the GPUs where there are any, else the host.
     #[arg(long)]
     backend: Option<String>,
+
+    /// All ranks share the first device.
+    #[arg(long)]
+    one_device: bool,
 
     /// What random data is made from.
     #[arg(long)]
@@ -40,12 +44,23 @@ pub struct Arguments {
 
 impl Arguments {
     fn is_everything(&self) -> bool {
-        let Arguments { ranks, threads, local, backend, seed: _, soak: _, filter, more } = self;
+        let Arguments {
+            ranks,
+            threads,
+            local,
+            backend,
+            one_device,
+            seed: _,
+            soak: _,
+            filter,
+            more,
+        } = self;
         more.is_empty()
             && ranks.is_empty()
             && !threads
             && !local
             && backend.is_none()
+            && !one_device
             && filter.is_none()
     }
 
@@ -67,7 +82,12 @@ impl Arguments {
             let ranks: Vec<_> = self.ranks.iter().map(usize::to_string).collect();
             arguments.extend(["--ranks".to_owned(), ranks.join(",")]);
         }
-        for (flag, given) in [("--threads", self.threads), ("--local", self.local)] {
+        let flags = [
+            ("--threads", self.threads),
+            ("--local", self.local),
+            ("--one-device", self.one_device),
+        ];
+        for (flag, given) in flags {
             arguments.extend(given.then(|| flag.to_owned()));
         }
         if let Some(backend) = &self.backend {
@@ -79,11 +99,15 @@ impl Arguments {
     }
 }
 
-/// Runs of the conformance suite, by name: with these, every test runs somewhere.
+/// Runs of the conformance suite, by name: with these, every test runs somewhere. The same on every
+/// machine: those on GPUs are asked for.
 const MATRIX: &[(&str, &[&[&str]])] = &[
-    ("suite without ranks", &[&["--local"], &["--local", "--backend", "stub"]]),
-    ("suite, 1, 2, 3, 4, 8 processes", &[&["--ranks", "1,2,3,4,8"]]),
-    ("suite, 2, 8, 40 threads", &[&["--ranks", "2,8,40", "--threads"]]),
+    (
+        "suite without ranks",
+        &[&["--local", "--backend", "host"], &["--local", "--backend", "stub"]],
+    ),
+    ("suite, 1, 2, 3, 4, 8 processes", &[&["--ranks", "1,2,3,4,8", "--backend", "host"]]),
+    ("suite, 2, 8, 40 threads", &[&["--ranks", "2,8,40", "--threads", "--backend", "host"]]),
     (
         "suite on the stub",
         &[
@@ -112,8 +136,7 @@ fn on_fake_cuda() -> Vec<Cargo> {
 
 pub fn run(arguments: &Arguments, summary: &mut Summary) {
     if !arguments.is_everything() {
-        let backend = arguments.backend.as_deref().unwrap_or("host");
-        println!("on {backend}");
+        // The suite says on what.
         summary.tier("suite", &[Cargo::suite(arguments.suite())]);
         return;
     }

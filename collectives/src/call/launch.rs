@@ -129,6 +129,10 @@ impl Reach {
 /// Launches the kernel of a request.
 #[allow(unsafe_code, reason = "launches a kernel")]
 #[allow(clippy::too_many_arguments, reason = "what one call is made of")]
+#[cfg_attr(
+    not(feature = "cuda"),
+    allow(clippy::infallible_destructuring_match, reason = "there are kernels for GPUs as well")
+)]
 pub(super) fn launch(
     kept: &Kept,
     group: &Group,

@@ -143,7 +143,7 @@ impl Runner {
             name: test.name(),
             seed: self.seed,
             soak: self.soak,
-            timeout: test.timeout(),
+            timeout: place.patience() * test.timeout(),
         };
         let since = Instant::now();
         let ending = if test.is_isolated() {

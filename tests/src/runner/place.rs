@@ -61,6 +61,12 @@ impl Place {
         Place::new(backend, Mode::Local, 1)
     }
 
+    /// How many times longer than elsewhere a test may take: on GPUs kernels are compiled at their first
+    /// use, each type and operator by itself.
+    pub(super) fn patience(&self) -> u32 {
+        if self.backend == BackendKind::Cuda { 5 } else { 1 }
+    }
+
     /// The device of a rank: the CPU, or a device of its own, or one that it shares where there are
     /// fewer devices than ranks. Only a process that is a rank asks.
     ///

@@ -36,6 +36,14 @@ pub fn suite(text: &str, layer: Layer) -> Result<String, String> {
     let features = table(document.as_item_mut(), "features")?;
     keep(features, |name, _| !above.contains(&name));
     features.insert("default", value(Array::from_iter([layer.name()])));
+    // Features that switch something on in every layer.
+    for (_, feature) in features.iter_mut() {
+        if let Some(items) = feature.as_array_mut() {
+            let of_above =
+                |item: &str| above.iter().any(|a| item.starts_with(&format!("symmem-{a}?")));
+            items.retain(|item| item.as_str().is_none_or(|item| !of_above(item)));
+        }
+    }
     let used: Vec<String> = features
         .iter()
         .filter_map(|(_, feature)| feature.as_array())
@@ -138,6 +146,7 @@ mod tests {
             [features]
             default = ["collectives"]
             mem = ["hal", "dep:symmem-mem"]
+            cuda = ["symmem-hal/cuda", "symmem-mem?/cuda", "symmem-collectives?/cuda"]
             collectives = ["mem", "dep:half", "dep:symmem-collectives"]
             [dependencies]
             clap.workspace = true
@@ -155,7 +164,7 @@ mod tests {
         for gone in ["half", "symmem-collectives", "gone", "\"collectives\""] {
             assert!(!text.contains(gone), "{gone} in {text}");
         }
-        for kept in ["clap", "symmem-mem", "kept", "default = [\"mem\"]"] {
+        for kept in ["clap", "symmem-hal/cuda", "symmem-mem?/cuda", "kept", "default = [\"mem\"]"] {
             assert!(text.contains(kept), "{kept} in {text}");
         }
     }

@@ -9,15 +9,18 @@ use symmem_mem::{Allocation, RendezvousError, Tensor};
 
 use super::leaks::retired_becomes;
 use super::{bytes_view, exchange_marks};
-use crate::runner::{Context, Mode, PATIENT, Test, TestError, Verdict};
+use crate::runner::{Context, Mode, ON_MEMORY_OF_THE_SYSTEM, PATIENT, Test, TestError, Verdict};
 use crate::support::observe::Holdings;
 use crate::{check, check_eq, test};
 
 pub(super) const TESTS: &[Test] = &[
-    test!(an_allocation_lacks_a_descriptor).only_as(&[Mode::Processes]),
+    test!(an_allocation_lacks_a_descriptor)
+        .only_as(&[Mode::Processes])
+        .only_on(ON_MEMORY_OF_THE_SYSTEM),
     test!(a_rendezvous_lacks_descriptors)
         .ranks(2, 4)
         .only_as(&[Mode::Processes])
+        .only_on(ON_MEMORY_OF_THE_SYSTEM)
         .isolated()
         .seconds(300),
 ];
