@@ -82,7 +82,8 @@ fn with_unit<R>(dtype: DType, op: ReduceOp, then: impl FnOnce(&Unit<'_>) -> R) -
     then(&Unit { source: &REDUCE, defines: &defines })
 }
 
-/// One algorithm's kernels: any addresses, or whole vectors of a known number of ranks.
+/// One algorithm's kernels: any addresses, or whole vectors of a known number of ranks, which 8-bit
+/// floats do not have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Widths {
     pub any: Function,
@@ -158,8 +159,9 @@ impl Kernels {
             let function = |name: &str| module.device_function(name, size_of::<GpuPlan>());
             let widths = |name: &str| {
                 let any = function(&format!("{name}_0"))?;
+                let is_narrow = matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
                 let whole = match self.world {
-                    2 | 4 | 8 => function(&format!("{name}_{}", self.world))?,
+                    2 | 4 | 8 if !is_narrow => function(&format!("{name}_{}", self.world))?,
                     _ => any,
                 };
                 Ok::<_, LoadError>(Widths { any, whole })
