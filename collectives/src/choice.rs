@@ -294,3 +294,31 @@ pub(crate) fn piece(
 
 /// What slices and pieces are multiples of.
 pub(crate) const UNIT: u64 = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_backend_has_a_row_for_any_number_of_ranks() {
+        for backend in [BackendKind::Host, BackendKind::Stub, BackendKind::Cuda] {
+            let rows: Vec<_> = TABLE.iter().filter(|row| row.backend == backend).collect();
+            assert!(rows.is_sorted_by(|a, b| a.ranks < b.ranks), "{backend}");
+            assert_eq!(rows.last().map(|row| row.ranks), Some(usize::MAX), "{backend}");
+            for row in &rows {
+                // More ranks send more: each algorithm for small messages ends earlier.
+                let first = rows[0];
+                assert!(row.packet <= first.packet && row.one_shot <= first.one_shot);
+                assert!(row.packet < row.one_shot);
+            }
+        }
+    }
+
+    #[test]
+    fn gpus_have_the_row_of_their_number() {
+        for (ranks, packet) in [(1, 512), (2, 512), (3, 256), (4, 256), (5, 128), (72, 128)] {
+            let row = row(BackendKind::Cuda, ranks);
+            assert_eq!((row.backend, row.packet), (BackendKind::Cuda, packet << 10), "{ranks}");
+        }
+    }
+}
