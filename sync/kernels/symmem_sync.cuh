@@ -306,8 +306,10 @@ __device__ __attribute__((noinline)) inline bool claim(const Lane& lane) {
   bool open = load_relaxed(&record->entry) == ENTRY_OPEN, busy = false;
   block_sync();
   if (!open) return true;
-  for (u32 b = block_index() + thread_index() * grid_size(); b < lane.max_blocks; b += block_size() * grid_size())
-    busy |= fetch_or(&epoch_record(lane, b)->epoch, EPOCH_BUSY) != epoch;
+  for (u32 b = block_index() + thread_index() * grid_size(); b < lane.max_blocks; b += block_size() * grid_size()) {
+    u32 found = fetch_or(&epoch_record(lane, b)->epoch, EPOCH_BUSY);
+    busy |= found != epoch || (found & EPOCH_BUSY) != 0;
+  }
   busy = block_any(busy);
   if (busy && thread_index() == 0) give_up(lane, epoch & ~EPOCH_BUSY, REASON_LANE_BUSY, lane.rank);
   return !busy;

@@ -151,6 +151,7 @@ fn a_graph_over_two_streams_leaves_the_pad_empty(context: &Context) -> Verdict {
     let previous = context.neighbour(&group, context.size() - 1)?;
     let theirs = Word::of(&shared, previous)?;
     let (fork, join) = (device.event(), device.event());
+    group.lane()?.prepare()?;
     a.begin_capture()?;
     a.record(&fork)?;
     b.wait(&fork, &PATIENT)?;
@@ -184,6 +185,7 @@ fn copies_from_a_peer_in_a_graph(context: &Context) -> Verdict {
     for mode in [StreamMode::Inline, StreamMode::Worker] {
         let Ok(stream) = device.stream(mode) else { continue };
         let seen = Word::new(device)?;
+        group.lane()?.prepare()?;
         stream.begin_capture()?;
         {
             let word = Word::new(device)?;
@@ -329,6 +331,7 @@ fn a_signal_that_does_not_come_is_told_of_the_launch(context: &Context) -> Verdi
     let group = context.group()?;
     for mode in [StreamMode::Inline, StreamMode::Worker] {
         let Ok(stream) = context.device().stream(mode) else { continue };
+        group.lane()?.prepare()?;
         stream.begin_capture()?;
         let previous = context.neighbour(&group, context.size() - 1)?;
         group.wait_signal(previous, Channel(0)).wait(&PATIENT).on(&stream)?;

@@ -183,6 +183,9 @@ fn two_threads_on_two_streams_share_a_channel(context: &Context) -> Verdict {
 fn calls_of_one_channel_alone_depend_on_each_other_in_a_graph(context: &Context) -> Verdict {
     let groups = [context.group()?, context.group()?];
     let [a, b] = streams(context)?;
+    for group in &groups {
+        group.lane()?.prepare()?;
+    }
     let device = context.device();
     let edges = |first: (&Group, u32), second: (&Group, u32)| -> Result<usize, TestError> {
         let (fork, join) = (device.event(), device.event());
