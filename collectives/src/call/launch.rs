@@ -27,8 +27,17 @@ pub(super) fn choose(
     let operation = request.operation;
     let size = Size::of(&request.geometry, group.size());
     if asked == Algorithm::Auto {
-        let given = kept.choices.as_ref();
-        return Ok(choice::choose(given, operation, group.device().kind(), lane.layout(), size));
+        let (given, backend) = (kept.choices.as_ref(), group.device().kind());
+        #[cfg(feature = "cuda")]
+        if backend == BackendKind::Cuda && given.is_none() {
+            let capacity = lane.layout().packet_capacity();
+            if gpu::is_size_for_dense(request, group.size(), capacity)
+                && gpu::is_aligned_everywhere(Reach::compared(group, request))
+            {
+                return Ok(Algorithm::Packet);
+            }
+        }
+        return Ok(choice::choose(given, operation, backend, lane.layout(), size));
     }
     if asked == Algorithm::Multimem {
         return Err(no_multimem(group, operation));
@@ -96,25 +105,30 @@ struct Reach {
 }
 
 impl Reach {
+    /// On GPUs, both, since inputs are read by copy engines, outputs written by kernels.
+    #[cfg(feature = "cuda")]
+    fn compared(group: &Group, request: &Request<'_>) -> [Option<Symmetric>; 2] {
+        let output = request.has_reachable_output().then(|| Symmetric::output(group, request));
+        [Symmetric::input(group, request), output.flatten()]
+    }
+
     fn of(
         group: &Group,
         request: &Request<'_>,
         algorithm: Algorithm,
         backend: BackendKind,
     ) -> Self {
-        let input = Symmetric::input(group, request);
         #[cfg(feature = "cuda")]
         if backend == BackendKind::Cuda {
-            // Both, since inputs are read by copy engines, outputs written by kernels.
-            let output = request.has_reachable_output().then(|| Symmetric::output(group, request));
-            let output = output.flatten();
+            let compared = Self::compared(group, request);
             let direct = match gpu::access(algorithm, request) {
-                Access::Read => input,
-                Access::Write => output,
+                Access::Read => compared[0],
+                Access::Write => compared[1],
                 Access::Staged => None,
             };
-            return Reach { compared: [input, output], direct };
+            return Reach { compared, direct };
         }
+        let input = Symmetric::input(group, request);
         // The input, if it is symmetric memory; else the output, where peers may write it.
         let one = input.or_else(|| {
             request.is_written_by_peers.then(|| Symmetric::output(group, request)).flatten()
@@ -168,6 +182,7 @@ pub(super) fn launch(
             request,
             algorithm,
             signature,
+            compared,
             direct,
         };
         return gpu::launch(&call, buffers);

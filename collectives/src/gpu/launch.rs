@@ -30,6 +30,31 @@ pub(crate) fn access(algorithm: Algorithm, request: &Request<'_>) -> Access {
     }
 }
 
+/// What a rank receives in all, in bytes, where packets that hold 12 bytes in 16 are the fastest: less
+/// is over before their longer work pays, and more goes faster without any epoch in it.
+///
+/// Measured on two H200, bf16, 2026-11: 3.67 us against 3.85 at 256 KiB, 4.67 against 5.30 at 512 KiB, 6.65
+/// against 7.47 of pushes at 1 MiB; slower at 128 KiB and at 2 MiB. Of more ranks, by what they receive.
+const DENSE: core::ops::RangeInclusive<u64> = 192 << 10..=1 << 20;
+
+/// Whether an all-reduce is of a size for dense packets, and of what those can carry: whole vectors.
+pub(crate) fn is_size_for_dense(request: &Request<'_>, ranks: usize, capacity: Bytes) -> bool {
+    let bytes = request.geometry.part();
+    let received = bytes.saturating_mul(ranks.saturating_sub(1) as u64);
+    request.operation == Operation::AllReduce
+        && DENSE.contains(&received)
+        && bytes.is_multiple_of(16)
+        && !matches!(request.input.dtype(), DType::F8E4M3 | DType::F8E5M2)
+        && shape::dense_packets(bytes) * 8 <= capacity.get()
+}
+
+/// Whether input and output lie at multiples of 16 on every rank, as far as the ranks agree on that:
+/// what travels must not depend on one rank's addresses.
+pub(crate) fn is_aligned_everywhere(memory: [Option<Symmetric>; 2]) -> bool {
+    let aligned = |s: &Symmetric| s.offset.get().is_multiple_of(16) && s.step.is_multiple_of(16);
+    memory.iter().all(|symmetric| symmetric.as_ref().is_some_and(aligned))
+}
+
 /// One call to be launched.
 pub(crate) struct Launching<'a> {
     pub kernels: &'a Kernels,
@@ -40,18 +65,20 @@ pub(crate) struct Launching<'a> {
     pub request: &'a Request<'a>,
     pub algorithm: Algorithm,
     pub signature: Signature,
+    /// The symmetric memory that ranks compare: input and output.
+    pub compared: [Option<Symmetric>; 2],
     /// What peers' memory is reached into, if any is.
     pub direct: Option<Symmetric>,
 }
 
 /// What a call becomes.
-enum Way {
+enum Way<'k> {
     /// One kernel.
     Kernel(Function, Cut),
     /// A kernel in which ranks meet, copies from peers by copy engines, a kernel at the end.
-    Copies(Moving),
+    Copies(&'k Moving),
     /// The same, of pieces of parts that are reduced where they were copied to.
-    ReducedCopies(Moving, Reducing),
+    ReducedCopies(&'k Moving, &'k Reducing),
 }
 
 /// Launches a call. `keep` gives what it needs to stay.
@@ -127,13 +154,13 @@ pub(crate) fn launch(
     Ok(())
 }
 
-impl Launching<'_> {
-    fn way(&self, room: Room, plain: bool) -> Result<Way, Refused> {
+impl<'a> Launching<'a> {
+    fn way(&self, room: Room, plain: bool) -> Result<Way<'a>, Refused> {
         let Launching { kernels, group, stream, request, algorithm, .. } = *self;
         let (part, world) = (request.geometry.part(), group.size());
         let may_load = || stream.capture() == Capture::None;
         let reaches = |access| self.direct.is_some_and(|direct| direct.access == access);
-        let moving = || loaded(kernels.moving(false), || kernels.moving(may_load())).copied();
+        let moving = || loaded(kernels.moving(false), || kernels.moving(may_load()));
         let Some(op) = request.op else {
             let moving = moving()?;
             return Ok(match algorithm {
@@ -158,13 +185,22 @@ impl Launching<'_> {
                 };
                 Way::Kernel(reducing.blocks, shape::blocks(part, chunks, room))
             }
-            Algorithm::Packet => Way::Kernel(of(reducing.packets), shape::packets(part, room)),
-            _ if reaches(Access::Read) => Way::ReducedCopies(moving()?, *reducing),
+            Algorithm::Packet => match reducing.dense {
+                Some(dense) if self.is_dense() => Way::Kernel(dense, shape::dense(part, room)),
+                _ => Way::Kernel(of(reducing.packets), shape::packets(part, room)),
+            },
+            _ if reaches(Access::Read) => Way::ReducedCopies(moving()?, reducing),
             _ if reaches(Access::Write) => {
                 Way::Kernel(of(reducing.two_shot), shape::two_shot(part, world, room))
             }
             _ => Way::Kernel(of(reducing.pushed), shape::pushed(part, room)),
         })
+    }
+
+    fn is_dense(&self) -> bool {
+        let capacity = self.lane.layout().packet_capacity();
+        is_size_for_dense(self.request, self.group.size(), capacity)
+            && is_aligned_everywhere(self.compared)
     }
 
     /// Enqueues all that a call is.
@@ -174,7 +210,7 @@ impl Launching<'_> {
     /// As [`Lane::issue_steps`]; the plan is of this call and of its way.
     unsafe fn enqueue(
         &self,
-        way: &Way,
+        way: &Way<'_>,
         plan: &GpuPlan,
         steps: &mut Steps<'_>,
     ) -> Result<(), LaneError> {

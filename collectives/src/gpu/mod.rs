@@ -17,6 +17,8 @@ mod plan;
 mod shape;
 mod units;
 
-pub(crate) use launch::{Launching, access, launch, prepare};
+pub(crate) use launch::{
+    Launching, access, is_aligned_everywhere, is_size_for_dense, launch, prepare,
+};
 pub(crate) use units::Kernels;
 pub use units::UNITS;

@@ -96,6 +96,8 @@ pub(super) struct Reducing {
     pub packets: Widths,
     pub pushed: Widths,
     pub two_shot: Widths,
+    /// Not of 8-bit floats.
+    pub dense: Option<Function>,
     pub blocks: Function,
     pub staged: Function,
 }
@@ -157,19 +159,25 @@ impl Kernels {
         load(place, may_load, || {
             let module = with_unit(dtype, op, |unit| self.device.compile(unit))?;
             let function = |name: &str| module.device_function(name, size_of::<GpuPlan>());
+            let is_narrow = matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
+            let world = if matches!(self.world, 2 | 4 | 8) { self.world } else { 0 };
             let widths = |name: &str| {
                 let any = function(&format!("{name}_0"))?;
-                let is_narrow = matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
-                let whole = match self.world {
-                    2 | 4 | 8 if !is_narrow => function(&format!("{name}_{}", self.world))?,
-                    _ => any,
+                let whole = match is_narrow {
+                    false => function(&format!("{name}_{world}"))?,
+                    true => any,
                 };
                 Ok::<_, LoadError>(Widths { any, whole })
+            };
+            let dense = match is_narrow {
+                false => Some(function(&format!("reduce_dense_{world}"))?),
+                true => None,
             };
             Ok(Reducing {
                 packets: widths("reduce_packets")?,
                 pushed: widths("reduce_pushed")?,
                 two_shot: widths("reduce_two_shot")?,
+                dense,
                 blocks: function("reduce_blocks")?,
                 staged: function("reduce_staged")?,
             })
