@@ -110,7 +110,7 @@ SYMMEM_FN void exchange_packets(const Plan& p) {
   if (is_worker() && ok) {
     if (source)
       for_peers<0>(lane, [&](u32 r) {
-        const u64 slots = packets_at(lane, lane_of(lane, r), step.parity, lane.rank);
+        const u64 slots = packets_to(lane, step.parity, r);
         const Runs from = input_part(p, r);
         for (u64 v = first; v < vectors; v += stride)
           put(slots + packet_of(v) * 16, step.tag, p.in.step == 0 && v == first ? ahead : load_one(p, from, v));
@@ -121,7 +121,7 @@ SYMMEM_FN void exchange_packets(const Plan& p) {
     Gate gate;
     for_peers<0>(lane, [&](u32 r) {
       if (!is_source(p, r)) return;
-      const u64 slots = packets_at(lane, lane.own, step.parity, r);
+      const u64 slots = packets_from(lane, step.parity, r);
       const Runs to = output_part(p, p.output, r);
       for (u64 v = first; ok && v < vectors; v += stride) {
         Vector value;
@@ -171,7 +171,7 @@ SYMMEM_FN void exchange_staged(const Plan& p) {
     if (is_worker() && source && j < count) {
       const Chunk chunk = chunk_of(p, j, 0, p.bytes);
       for_peers<0>(lane, [&](u32 r) {
-        const u64 to = staging_at(lane, lane_of(lane, r), step.parity, lane.rank) + pushed.at;
+        const u64 to = staging_to(lane, step.parity, r) + pushed.at;
         copy(input_part(p, r), runs_of(to - chunk.start, p.bytes, p.bytes), chunk.start, chunk.length, p.bytes);
       });
       keep_own(p, chunk.start, chunk.length);
@@ -196,7 +196,7 @@ SYMMEM_FN void exchange_staged(const Plan& p) {
         const Chunk chunk = chunk_of(p, c, 0, p.bytes);
         for_peers<0>(lane, [&](u32 r) {
           if (!is_source(p, r)) return;
-          const u64 from = staging_at(lane, lane.own, step.parity, r) + taken.at;
+          const u64 from = staging_from(lane, step.parity, r) + taken.at;
           copy(runs_of(from - chunk.start, p.bytes, p.bytes), output_part(p, p.output, r), chunk.start, chunk.length, p.bytes);
         });
         taken.advance(p);

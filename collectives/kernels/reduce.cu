@@ -34,8 +34,7 @@ template <class Also> SYMMEM_FN bool compare(const Plan& p, Headers& headers, co
 // without it.
 template <u32 W>
 SYMMEM_FN bool fold_packets(const Lane& lane, const Step& step, Gate& gate, u64 v, const Vector& own, Vector& result) {
-  const u64 slots = packets_at(lane, lane.own, step.parity, 0) + packet_of(v) * 16;
-  const u64 per_writer = (u64)lane.packet_count * 16;
+  auto slot = [&](u32 r) { return packets_from(lane, step.parity, r) + packet_of(v) * 16; };
   Reduction fold;
   if constexpr (W != 0) {
     // All at once: one round of loads where everything is there.
@@ -45,7 +44,7 @@ SYMMEM_FN bool fold_packets(const Lane& lane, const Step& step, Gate& gate, u64 
       missing = W;
 #pragma unroll
       for (u32 r = 0; r < W; r++)
-        if (r != lane.rank && !poll(slots + r * per_writer, step.epoch, all[r])) missing = r;
+        if (r != lane.rank && !poll(slot(r), step.epoch, all[r])) missing = r;
       return missing == W;
     };
     if (!await_of(lane, step.epoch, gate, [&] { return missing; }, ready)) return false;
@@ -59,7 +58,7 @@ SYMMEM_FN bool fold_packets(const Lane& lane, const Step& step, Gate& gate, u64 
 #pragma unroll 1
     for (u32 r = 0; r < lane.world; r++) {
       Vector theirs = own;
-      auto ready = [&] { return poll(slots + r * per_writer, step.epoch, theirs); };
+      auto ready = [&] { return poll(slot(r), step.epoch, theirs); };
       if (r != lane.rank && !await(lane, step.epoch, gate, r, ready)) return false;
       if (r == 0) fold.first(theirs);
       else fold.next(theirs);
@@ -74,7 +73,7 @@ __device__ __attribute__((noinline)) inline void put_narrow(const Plan& p, Step 
   const Lane& lane = p.lane;
   for_peers<0>(lane, [&](u32 r) {
     if (!feeds(p, r)) return;
-    u64 slots = packets_at(lane, lane_of(lane, r), step.parity, lane.rank);
+    u64 slots = packets_to(lane, step.parity, r);
     Runs from = input_part(p, p.in.step ? r : 0);
     for (u64 v = first; v * 16 < p.bytes; v += stride) put(slots + packet_of(v) * 16, step.tag, load_any(from, v * 16, p.bytes));
   });
@@ -108,7 +107,7 @@ template <u32 W> SYMMEM_FN void reduce_packets(const Plan& p) {
   if (is_worker() && ok) {
     for_peers<W>(lane, [&](u32 r) {
       if (!feeds(p, r)) return;
-      const u64 slots = packets_at(lane, lane_of<W>(lane, r), step.parity, lane.rank);
+      const u64 slots = packets_to<W>(lane, step.parity, r);
       const u64 from = p.input + p.in.step * r;
       if (first < whole) put(slots + packet_of(first) * 16, step.tag, p.in.step == 0 ? ahead : load_vector(pointer<void>(from + first * 16)));
       for (u64 v = first + stride; v < whole; v += stride)
@@ -186,7 +185,7 @@ template <u32 W> SYMMEM_FN void reduce_dense(const Plan& p) {
   bool ok = await_clear(lane, step);
   if (is_worker() && ok) {
     for_peers<W>(lane, [&](u32 r) {
-      const u64 slots = packets_at(lane, lane_of<W>(lane, r), step.parity, lane.rank);
+      const u64 slots = packets_to<W>(lane, step.parity, r);
       const u64 from = p.input + p.in.step * r;
       Dense d = ahead;
       if (p.in.step != 0 && first < units) d.load(from, Dense::vector(first), count);
@@ -199,7 +198,6 @@ template <u32 W> SYMMEM_FN void reduce_dense(const Plan& p) {
         d = next;
       }
     });
-    const u64 per_writer = (u64)lane.packet_count * 16, slots = packets_at(lane, lane.own, step.parity, 0);
     Gate gate;
 #pragma unroll 1
     for (u64 u = first; ok && u < units; u += stride) {
@@ -210,7 +208,7 @@ template <u32 W> SYMMEM_FN void reduce_dense(const Plan& p) {
       for (u32 r = 0; r < (W ? W : 0x7fffffff); r++) {
         if (r >= lane.world) break;
         Dense theirs = ahead;
-        const u64 slot = slots + r * per_writer + Dense::packet(u) * 16;
+        const u64 slot = packets_from(lane, step.parity, r) + Dense::packet(u) * 16;
         if (r != lane.rank) ok = ok && await(lane, step.epoch, gate, r, [&] { return theirs.poll(slot, step.epoch); });
 #pragma unroll
         for (u32 k = 0; k < 3; k++) {
@@ -283,14 +281,14 @@ template <bool ALL_OUTPUTS, u32 W> SYMMEM_FN void store_result(const Plan& p, u6
 }
 
 template <bool ALL_OUTPUTS>
-__device__ __attribute__((noinline)) inline void fold_narrow(const Plan& p, u64 part, Chunk chunk, u64 slot, u32 first) {
+__device__ __attribute__((noinline)) inline void fold_narrow(const Plan& p, u64 part, Chunk chunk, u32 parity, u64 place, u32 first) {
   Runs own = runs_of(part, p.row, p.in.stride), out = output_part(p, p.output, 0);
   for (u64 v = first + thread_index(); v * 16 < chunk.length; v += workers()) {
     u64 at = chunk.start + v * 16;
     Reduction fold;
 #pragma unroll 1
     for (u32 r = 0; r < p.lane.world; r++) {
-      Vector theirs = r == p.lane.rank ? load_any(own, at, p.bytes) : load_once(pointer<void>(slot + r * p.lane.staging_unit + v * 16));
+      Vector theirs = r == p.lane.rank ? load_any(own, at, p.bytes) : load_once(pointer<void>(staging_from(p.lane, parity, r) + place + v * 16));
       if (r == 0) fold.first(theirs);
       else fold.next(theirs);
     }
@@ -303,11 +301,11 @@ __device__ __attribute__((noinline)) inline void fold_narrow(const Plan& p, u64 
 
 // Folds `U` vectors of all ranks, `n` apart, and stores the results.
 template <u32 W, u32 U, bool ALL_OUTPUTS>
-SYMMEM_FN void fold_vectors(const Plan& p, u64 own, u64 slot, u64 logical, u32 n) {
+SYMMEM_FN void fold_vectors(const Plan& p, u64 own, u32 parity, u64 place, u64 logical, u32 n) {
   Vector v[W][U];
 #pragma unroll
   for (u32 r = 0; r < W; r++) {
-    const u64 from = r == p.lane.rank ? own : slot + r * p.lane.staging_unit;
+    const u64 from = r == p.lane.rank ? own : staging_from(p.lane, parity, r) + place;
 #pragma unroll
     for (u32 k = 0; k < U; k++) v[r][k] = load_once(pointer<void>(from + k * n * 16ull));
   }
@@ -321,8 +319,9 @@ SYMMEM_FN void fold_vectors(const Plan& p, u64 own, u64 slot, u64 logical, u32 n
   }
 }
 
-// Folds a chunk of all ranks, of which `slot` is where rank 0's would be staged.
-template <u32 W, bool ALL_OUTPUTS> SYMMEM_FN void fold_chunk(const Plan& p, u64 part, const Chunk& chunk, u64 slot) {
+// Folds a chunk of all ranks, which is staged `place` into each rank's staging.
+template <u32 W, bool ALL_OUTPUTS>
+SYMMEM_FN void fold_chunk(const Plan& p, u64 part, const Chunk& chunk, u32 parity, u64 place) {
   u32 count = 0;
   if constexpr (W != 0) {
     constexpr u32 U = unroll(W);
@@ -330,10 +329,10 @@ template <u32 W, bool ALL_OUTPUTS> SYMMEM_FN void fold_chunk(const Plan& p, u64 
     count = (u32)(chunk.length / 16);
     u32 at = thread_index();
     for (; at + (U - 1) * n < count; at += U * n)
-      fold_vectors<W, U, ALL_OUTPUTS>(p, part + chunk.start + at * 16ull, slot + at * 16ull, chunk.start + at * 16ull, n);
+      fold_vectors<W, U, ALL_OUTPUTS>(p, part + chunk.start + at * 16ull, parity, place + at * 16ull, chunk.start + at * 16ull, n);
 #pragma unroll 1
     for (; at < count; at += n)
-      fold_vectors<W, 1, ALL_OUTPUTS>(p, part + chunk.start + at * 16ull, slot + at * 16ull, chunk.start + at * 16ull, n);
+      fold_vectors<W, 1, ALL_OUTPUTS>(p, part + chunk.start + at * 16ull, parity, place + at * 16ull, chunk.start + at * 16ull, n);
   } else if (p.plain) {
     count = (u32)(chunk.length / 16);
     for (u32 at = thread_index(); at < count; at += workers()) {
@@ -341,14 +340,14 @@ template <u32 W, bool ALL_OUTPUTS> SYMMEM_FN void fold_chunk(const Plan& p, u64 
       Reduction fold;
 #pragma unroll 1
       for (u32 r = 0; r < p.lane.world; r++) {
-        const Vector theirs = load_once(pointer<void>(r == p.lane.rank ? part + logical : slot + r * p.lane.staging_unit + at * 16ull));
+        const Vector theirs = load_once(pointer<void>(r == p.lane.rank ? part + logical : staging_from(p.lane, parity, r) + place + at * 16ull));
         if (r == 0) fold.first(theirs);
         else fold.next(theirs);
       }
       store_result<ALL_OUTPUTS, 0>(p, logical, fold.result(p.lane.world));
     }
   }
-  if (W == 0 && count * 16ull < chunk.length) fold_narrow<ALL_OUTPUTS>(p, part, chunk, slot, count);
+  if (W == 0 && count * 16ull < chunk.length) fold_narrow<ALL_OUTPUTS>(p, part, chunk, parity, place, count);
 }
 
 // Every rank pushes its input into the staging of every other (or each part into that of the rank that
@@ -356,7 +355,8 @@ template <u32 W, bool ALL_OUTPUTS> SYMMEM_FN void fold_chunk(const Plan& p, u64 
 //
 // Round j of a block pushes its chunk j and folds its chunk j - ahead. A raised flag j + 1 says that
 // chunk j is there, and that the chunk which the round before folded has been read. A ring of
-// 2 * ahead + 2 slots is therefore never written before it was read.
+// 2 * ahead + 2 slots is therefore never written before it was read; in a two-shot, where the flag comes
+// after the round's fold, one of 2 * ahead + 1.
 //
 // Where one rank reduces, the others only push; its flags tell them which slots of its ring are free.
 //
@@ -404,7 +404,7 @@ template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
     if (is_worker() && j < count) {
       for_peers<W>(lane, [&](u32 r) {
         if (!feeds(p, r)) return;
-        u64 to = staging_at(lane, lane_of<W>(lane, r), step.parity, lane.rank) + pushed.at;
+        u64 to = staging_to<W>(lane, step.parity, r) + pushed.at;
         push<W>(p, p.input + p.in.step * r, chunk(r, j), to, j == 0 && r == next, early);
       });
       pushed.advance(p);
@@ -424,8 +424,7 @@ template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
         break;
       }
       if (is_worker()) {
-        u64 from = staging_at(lane, lane.own, step.parity, 0) + folded.at;
-        fold_chunk<W, TWO_SHOT>(p, p.input + p.in.step * lane.rank, chunk(lane.rank, c), from);
+        fold_chunk<W, TWO_SHOT>(p, p.input + p.in.step * lane.rank, chunk(lane.rank, c), step.parity, folded.at);
         folded.advance(p);
       }
     }
@@ -446,14 +445,14 @@ template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
 
 // -------------------------------------------------------------------------- blocks, pieces
 
-// Folds the bytes `start..start + length` of runs of `end` bytes, of which `slot` is where rank 0's are
-// staged.
-__device__ __attribute__((noinline)) inline void fold_runs(const Lane& lane, Runs own, Runs out, u64 start, u64 length, u64 end, u64 slot) {
+// Folds the bytes `start..start + length` of runs of `end` bytes, which are staged `place` into each rank's
+// staging.
+__device__ __attribute__((noinline)) inline void fold_runs(const Lane& lane, Runs own, Runs out, u64 start, u64 length, u64 end, u32 parity, u64 place) {
   for (u64 v = thread_index(); v * 16 < length; v += workers()) {
     Reduction fold;
 #pragma unroll 1
     for (u32 r = 0; r < lane.world; r++) {
-      Vector theirs = r == lane.rank ? load_any(own, start + v * 16, end) : load_once(pointer<void>(slot + r * lane.staging_unit + v * 16));
+      Vector theirs = r == lane.rank ? load_any(own, start + v * 16, end) : load_once(pointer<void>(staging_from(lane, parity, r) + place + v * 16));
       if (r == 0) fold.first(theirs);
       else fold.next(theirs);
     }
@@ -502,7 +501,7 @@ SYMMEM_FN void reduce_blocks(const Plan& p) {
       const BlockChunk chunk = push.next(p, number(j));
       const Block& b = *chunk.block;
       if (b.owner != lane.rank) {
-        const u64 to = staging_at(lane, lane_of(lane, (u32)b.owner), step.parity, lane.rank) + pushed.at;
+        const u64 to = staging_to(lane, step.parity, (u32)b.owner) + pushed.at;
         const Runs from = runs_of(p.input + b.at, b.row, b.stride);
         for (u64 v = thread_index(); v * 16 < chunk.length; v += workers())
           store_vector(pointer<void>(to + v * 16), load_any(from, chunk.start + v * 16, b.bytes));
@@ -526,9 +525,8 @@ SYMMEM_FN void reduce_blocks(const Plan& p) {
       if (is_worker()) {
         const BlockChunk chunk = fold.next(p, number(c));
         const Block& b = *chunk.block;
-        const u64 slot = staging_at(lane, lane.own, step.parity, 0) + folded.at;
         if (b.owner == lane.rank)
-          fold_runs(lane, runs_of(p.input + b.at, b.row, b.stride), runs_of(b.output, b.row, b.row), chunk.start, chunk.length, b.bytes, slot);
+          fold_runs(lane, runs_of(p.input + b.at, b.row, b.stride), runs_of(b.output, b.row, b.row), chunk.start, chunk.length, b.bytes, step.parity, folded.at);
         folded.advance(p);
       }
     }
@@ -549,7 +547,7 @@ SYMMEM_FN void reduce_staged(const Plan& p) {
   const Runs own = runs_of(p.input, p.bytes, p.bytes), out = runs_of(p.output, p.bytes, p.bytes);
   for (u32 c = 0; c < count; c++) {
     const Chunk chunk = chunk_of(p, c, 0, p.bytes);
-    fold_runs(lane, own, out, chunk.start, chunk.length, p.bytes, staging_at(lane, lane.own, 0, 0) + chunk.start);
+    fold_runs(lane, own, out, chunk.start, chunk.length, p.bytes, 0, chunk.start);
   }
 }
 

@@ -95,12 +95,23 @@ SYMMEM_FN u64 header_at(const Lane& lane, u64 base, u32 parity, u32 writer, u32 
 SYMMEM_FN u64* flag_at(const Lane& lane, u64 base, u32 parity, u32 writer, u32 block) {
   return pointer<u64>(base + lane.flags) + ((u64)(parity * lane.world + writer) * lane.max_blocks + block);
 }
-// The first packet slot of `writer`.
-SYMMEM_FN u64 packets_at(const Lane& lane, u64 base, u32 parity, u32 writer) {
-  return base + lane.packets + (u64)(parity * lane.world + writer) * lane.packet_count * 16;
+// Which of a reader's places for packets and staging is `writer`'s: no rank has one in its own memory.
+SYMMEM_FN u64 place_of(const Lane& lane, u32 parity, u32 writer, u32 reader) {
+  return parity * (lane.world - 1) + writer - (writer > reader);
 }
-SYMMEM_FN u64 staging_at(const Lane& lane, u64 base, u32 parity, u32 writer) {
-  return base + lane.staging + (u64)(parity * lane.world + writer) * lane.staging_unit;
+// The first packet slot of this rank in `reader`'s memory, and of `writer` in this rank's.
+template <u32 W = 0> SYMMEM_FN u64 packets_to(const Lane& lane, u32 parity, u32 reader) {
+  return lane_of<W>(lane, reader) + lane.packets + place_of(lane, parity, lane.rank, reader) * lane.packet_count * 16;
+}
+SYMMEM_FN u64 packets_from(const Lane& lane, u32 parity, u32 writer) {
+  return lane.own + lane.packets + place_of(lane, parity, writer, lane.rank) * lane.packet_count * 16;
+}
+// The same of staging.
+template <u32 W = 0> SYMMEM_FN u64 staging_to(const Lane& lane, u32 parity, u32 reader) {
+  return lane_of<W>(lane, reader) + lane.staging + place_of(lane, parity, lane.rank, reader) * lane.staging_unit;
+}
+SYMMEM_FN u64 staging_from(const Lane& lane, u32 parity, u32 writer) {
+  return lane.own + lane.staging + place_of(lane, parity, writer, lane.rank) * lane.staging_unit;
 }
 
 // -------------------------------------------------------------------------------- failing
@@ -511,9 +522,11 @@ __device__ __attribute__((noinline)) inline void scrub(const Lane& lane, Step st
   u64 me = (u64)block_index() * block_size() + thread_index();
   for (u32 w = 0; w < lane.world; w++) {
     bool writes = used.writers == ALL || used.writers == w;
-    u64* packet = pointer<u64>(packets_at(lane, own, step.parity, w));
-    for (u64 i = (writes ? 2ull * used.packets : 0) + me; i < 2ull * lane.packet_count; i += threads)
-      store_relaxed(packet + i, 0ull);
+    if (w != lane.rank) {
+      u64* packet = pointer<u64>(packets_from(lane, step.parity, w));
+      for (u64 i = (writes ? 2ull * used.packets : 0) + me; i < 2ull * lane.packet_count; i += threads)
+        store_relaxed(packet + i, 0ull);
+    }
     u64* flag = flag_at(lane, own, step.parity, w, 0);
     for (u64 b = ((writes && used.flags) || used.credits ? grid_size() : 0) + me; b < lane.max_blocks; b += threads)
       store_relaxed(flag + b, 0ull);

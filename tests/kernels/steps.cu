@@ -40,13 +40,13 @@ SYMMEM_FN bool gather(const Exchange& e, const Step& step, u32 t) {
   u64 mine = load_relaxed(pointer<u64>(e.input));
   Pair packet = {step.tag | (u32)mine, step.tag | mine >> 32};
   for (u32 r = t; r < lane.world; r += 32)
-    if (r != lane.rank) store_pair(pointer<void>(packets_at(lane, lane_of(lane, r), step.parity, lane.rank)), packet);
+    if (r != lane.rank) store_pair(pointer<void>(packets_to(lane, step.parity, r)), packet);
   for (u32 r = t; r < lane.world; r += 32) {
     u64 theirs = mine;
     if (r != lane.rank) {
       Pair found = {};
       auto ready = [&] {
-        found = load_pair(pointer<void>(packets_at(lane, lane.own, step.parity, r)));
+        found = load_pair(pointer<void>(packets_from(lane, step.parity, r)));
         return found.a >> 32 == step.epoch && found.b >> 32 == step.epoch;
       };
       Gate gate;

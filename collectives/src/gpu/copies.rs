@@ -79,7 +79,9 @@ impl Launching<'_> {
             let copies: Copies = (1..world)
                 .map(|i| (me + i) % world)
                 .map(|rank| {
-                    let to = at(lane.own, lane.staging + piece * rank as u64);
+                    // No rank has staging in its own memory.
+                    let place = (rank - usize::from(rank > me)) as u64;
+                    let to = at(lane.own, lane.staging + piece * place);
                     (to, at(self.peer(rank), own + start), Bytes(bytes))
                 })
                 .collect();

@@ -15,6 +15,11 @@ const VECTOR: u64 = 16;
 /// Chunks that are under way before the first is awaited: one covers the way to a peer.
 const AHEAD: u32 = 1;
 
+/// Chunks of a block's ring of staging: in a one-shot a flag says what the round before has read, in a
+/// two-shot what its own has.
+const ONE_SHOT_RING: u32 = 2 * AHEAD + 2;
+const TWO_SHOT_RING: u32 = 2 * AHEAD + 1;
+
 /// What a grid can be made of, equal on every rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
@@ -52,7 +57,7 @@ impl Cut {
     }
 
     /// Chunks that are dealt out block by block.
-    fn of_chunks(slice: u64, chunk: u64, most_blocks: u32, ahead: u32) -> Self {
+    fn of_chunks(slice: u64, chunk: u64, most_blocks: u32, (ahead, ring): (u32, u32)) -> Self {
         let chunks = slice.div_ceil(chunk);
         let blocks = u32::try_from(chunks).unwrap_or(u32::MAX).clamp(1, most_blocks.max(1));
         let rounds = u32::try_from(chunks.div_ceil(blocks.into())).unwrap_or(u32::MAX);
@@ -61,7 +66,7 @@ impl Cut {
         let last = if rounds == 0 { blocks } else { (chunks - before) as u32 };
         let warps = chunk.div_ceil(VECTOR * u64::from(WARP)).clamp(1, MOST.into()) as u32;
         // A ring is no longer than what goes through it.
-        let slots = (2 * ahead + 2).min(rounds).max(1);
+        let slots = ring.min(rounds).max(1);
         Cut { blocks, workers: warps * WARP, slice, chunk, rounds, last, slots, ahead }
     }
 
@@ -71,10 +76,10 @@ impl Cut {
 
     /// As [`of_chunks`](Self::of_chunks), as large as the rings of all blocks fit in the staging:
     /// smaller chunks first, then fewer blocks. `slice` says how much is cut into chunks of a size.
-    fn staged(slice: impl Fn(u64) -> u64, wanted: u64, room: Room) -> Self {
+    fn staged(slice: impl Fn(u64) -> u64, wanted: u64, ring: u32, room: Room) -> Self {
         let (mut chunk, mut blocks) = (wanted, room.blocks);
         loop {
-            let cut = Cut::of_chunks(slice(chunk), chunk, blocks, AHEAD);
+            let cut = Cut::of_chunks(slice(chunk), chunk, blocks, (AHEAD, ring));
             if cut.ring() <= room.staging || (chunk == UNIT && blocks <= 1) {
                 return cut;
             }
@@ -130,7 +135,7 @@ pub(super) fn dense_packets(bytes: u64) -> u64 {
 /// Measured on two H200, bf16, 2026-11: 64 blocks of 16 KiB at 1 MiB, 128 of 16 KiB at 2 MiB, 128 of 32
 /// KiB at 4 MiB, 256 threads, one chunk ahead.
 pub(super) fn pushed(bytes: u64, room: Room) -> Cut {
-    Cut::staged(|_| bytes, pushed_chunk(bytes), room)
+    Cut::staged(|_| bytes, pushed_chunk(bytes), ONE_SHOT_RING, room)
 }
 
 fn pushed_chunk(bytes: u64) -> u64 {
@@ -140,7 +145,7 @@ fn pushed_chunk(bytes: u64) -> u64 {
 /// As [`pushed`], of blocks of any sizes, of which `chunks` says how many chunks they make: each has a
 /// last one that may not be whole.
 pub(super) fn blocks(bytes: u64, chunks: impl Fn(u64) -> u64, room: Room) -> Cut {
-    Cut::staged(|chunk| chunks(chunk) * chunk, pushed_chunk(bytes), room)
+    Cut::staged(|chunk| chunks(chunk) * chunk, pushed_chunk(bytes), ONE_SHOT_RING, room)
 }
 
 /// As [`pushed`], of a slice for each rank: multiples of 128 bytes.
@@ -150,14 +155,14 @@ pub(super) fn blocks(bytes: u64, chunks: impl Fn(u64) -> u64, room: Room) -> Cut
 pub(super) fn two_shot(bytes: u64, ranks: usize, room: Room) -> Cut {
     let slice = bytes.div_ceil(UNIT * ranks as u64) * UNIT;
     let steps = [(128 << 10, 2), (512 << 10, 4), (1 << 20, 8), (4 << 20, 16)];
-    Cut::staged(|_| slice, by_size(slice, &steps, 32) << 10, room)
+    Cut::staged(|_| slice, by_size(slice, &steps, 32) << 10, TWO_SHOT_RING, room)
 }
 
 /// Straight to where it belongs: nothing is staged.
 pub(super) fn direct(bytes: u64, room: Room) -> Cut {
     let steps = [(256 << 10, 4), (1 << 20, 8), (4 << 20, 16)];
     let chunk = by_size(bytes, &steps, 32) << 10;
-    Cut { slots: 0, ahead: 0, ..Cut::of_chunks(bytes, chunk, room.blocks, 0) }
+    Cut { slots: 0, ahead: 0, ..Cut::of_chunks(bytes, chunk, room.blocks, (0, 1)) }
 }
 
 #[cfg(test)]
@@ -165,7 +170,7 @@ mod tests {
     use super::*;
 
     /// What a workspace of 32 MiB has for two ranks.
-    const ROOM: Room = Room { blocks: 128, staging: 6_200_000 / 128 * 128 };
+    const ROOM: Room = Room { blocks: 128, staging: 13_000_000 / 128 * 128 };
 
     fn shape(cut: Cut) -> (u32, u32, u64) {
         (cut.blocks, cut.threads(), cut.chunk)
@@ -193,9 +198,8 @@ mod tests {
         for (bytes, blocks, chunk) in [(1 << 20, 64, 16), (2 << 20, 128, 16), (4 << 20, 128, 32)] {
             assert_eq!(shape(pushed(bytes, ROOM)), (blocks, 288, chunk << 10), "{bytes}");
         }
-        let large = Room { staging: 64 << 20, ..ROOM };
         for (bytes, chunk) in [(8 << 20, 16), (16 << 20, 32), (256 << 20, 32)] {
-            assert_eq!(shape(two_shot(bytes, 2, large)), (128, 288, chunk << 10), "{bytes}");
+            assert_eq!(shape(two_shot(bytes, 2, ROOM)), (128, 288, chunk << 10), "{bytes}");
         }
     }
 

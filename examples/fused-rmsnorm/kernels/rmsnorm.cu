@@ -123,7 +123,7 @@ SYMMEM_FN void push(const Fused& a, const Step& step) {
       Vector mine = load_vector(pointer<void>(a.input + row + v * 16));
       for (u32 r = 0; r < lane.world; r++)
         if (r != lane.rank)
-          store_vector(pointer<void>(staging_at(lane, lane_of(lane, r), step.parity, lane.rank) + row + v * 16), mine);
+          store_vector(pointer<void>(staging_to(lane, step.parity, r) + row + v * 16), mine);
     }
     // Each thread's own stores, before any thread says that all are made.
     fence_system();
@@ -150,7 +150,7 @@ SYMMEM_FN bool reduce(const Fused& a, const Step& step) {
     normalise(a.norm, token, [&](u32 v) {
       Floats sum;
       for (u32 r = 0; r < lane.world; r++) {
-        u64 from = r == lane.rank ? a.input : staging_at(lane, lane.own, step.parity, r);
+        u64 from = r == lane.rank ? a.input : staging_from(lane, step.parity, r);
         Floats theirs = unpack(load_vector(pointer<void>(from + row + v * 16)));
 #pragma unroll
         for (u32 i = 0; i < 8; i++) sum.f[i] = r == 0 ? theirs.f[i] : sum.f[i] + theirs.f[i];

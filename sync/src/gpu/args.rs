@@ -12,8 +12,8 @@ pub const NEAR: usize = 8;
 /// In a lane, `p` = parity, `w` = writer, `b` = block: records at its base, 16 bytes a block; headers
 /// at `headers + 32 * ((p * world + w) * max_blocks + b)`; flags at
 /// `flags + 8 * ((p * world + w) * max_blocks + b)`; packets at
-/// `packets + 16 * ((p * world + w) * packet_count + index)`; staging at
-/// `staging + staging_unit * (p * world + w)`.
+/// `packets + 16 * ((p * (world - 1) + w') * packet_count + index)`; staging at
+/// `staging + staging_unit * (p * (world - 1) + w')`, where w' counts the writers without the reader.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(16))]
 pub struct SymmemLane {
