@@ -61,11 +61,17 @@ struct Runs {
   u64 base, row, stride;
   u32 width;  // bytes of the widest access that all addresses allow, at most 16
 
+  // The run that a byte is in. By a division of 32 bits where that does.
+  SYMMEM_FN u64 before(u64 logical) const {
+    return (logical | row) >> 32 ? logical / row : (u32)logical / (u32)row;
+  }
   SYMMEM_FN u64 at(u64 logical) const {
     if (stride == row) return base + logical;
-    // By a division of 32 bits where that does.
-    const u64 before = (logical | row) >> 32 ? logical / row : (u32)logical / (u32)row;
-    return base + before * stride + (logical - before * row);
+    return base + before(logical) * (stride - row) + logical;
+  }
+  // Bytes from there to the end of the run.
+  SYMMEM_FN u64 left(u64 logical) const {
+    return stride == row ? ~0ull : (before(logical) + 1) * row - logical;
   }
 };
 
@@ -79,13 +85,13 @@ SYMMEM_FN Runs output_part(const Plan& p, u64 output, u32 r) {
   return runs_of(output + p.out.step * r, p.row, p.out.stride);
 }
 
-// Bytes of a logical range that begins at a multiple of 16, at most 16, by accesses of `U`.
-template <class U> SYMMEM_FN Vector load_parts(const Runs& runs, u64 logical, u32 bytes) {
+// At most 16 bytes at an address, by accesses of `U`.
+template <class U> SYMMEM_FN Vector load_parts(u64 at, u32 bytes) {
   Vector v = {};
 #pragma unroll
   for (u32 i = 0; i < 16 / sizeof(U); i++) {
     if (i * sizeof(U) >= bytes) continue;
-    u64 part = *pointer<const volatile U>(runs.at(logical + i * sizeof(U)));
+    u64 part = pointer<const volatile U>(at)[i];
     if constexpr (sizeof(U) == 8) {
       v.w[2 * i] = (u32)part;
       v.w[2 * i + 1] = (u32)(part >> 32);
@@ -95,36 +101,58 @@ template <class U> SYMMEM_FN Vector load_parts(const Runs& runs, u64 logical, u3
   }
   return v;
 }
-template <class U> SYMMEM_FN void store_parts(const Runs& runs, u64 logical, u32 bytes, const Vector& v) {
+template <class U> SYMMEM_FN void store_parts(u64 at, u32 bytes, const Vector& v) {
 #pragma unroll
   for (u32 i = 0; i < 16 / sizeof(U); i++) {
     if (i * sizeof(U) >= bytes) continue;
     u64 part;
     if constexpr (sizeof(U) == 8) part = v.w[2 * i] | (u64)v.w[2 * i + 1] << 32;
     else part = v.w[i * sizeof(U) / 4] >> (8 * (i * sizeof(U) % 4));
-    *pointer<volatile U>(runs.at(logical + i * sizeof(U))) = (U)part;
+    pointer<volatile U>(at)[i] = (U)part;
   }
 }
 
 // The vector that begins at a multiple of 16 of a logical range of `end` bytes, zeros after its end:
-// wherever it lies, however long it is.
+// wherever it lies, however long it is. Byte by byte only where a run ends in it.
 __device__ __attribute__((noinline)) inline Vector load_any(Runs runs, u64 logical, u64 end) {
-  u32 bytes = end - logical < 16 ? (u32)(end - logical) : 16;
-  u32 width = bytes < 16 ? runs.width | bytes : runs.width;
-  if (width % 16 == 0) return load_vector(pointer<void>(runs.at(logical)));
-  if (width % 8 == 0) return load_parts<u64>(runs, logical, bytes);
-  if (width % 4 == 0) return load_parts<u32>(runs, logical, bytes);
-  if (width % 2 == 0) return load_parts<u16>(runs, logical, bytes);
-  return load_parts<u8>(runs, logical, bytes);
+  const u32 bytes = end - logical < 16 ? (u32)(end - logical) : 16;
+  const u64 at = runs.at(logical);
+  if (bytes > runs.left(logical)) {
+    Vector v = {};
+#pragma unroll 1
+    for (u32 i = 0; i < bytes; i++) {
+      const u32 byte = *pointer<const volatile u8>(runs.at(logical + i)) << (8 * (i % 4));
+#pragma unroll
+      for (u32 k = 0; k < 4; k++) v.w[k] |= i / 4 == k ? byte : 0;
+    }
+    return v;
+  }
+  const u64 bits = at | bytes;
+  if (bits % 16 == 0) return load_vector(pointer<void>(at));
+  if (bits % 8 == 0) return load_parts<u64>(at, bytes);
+  if (bits % 4 == 0) return load_parts<u32>(at, bytes);
+  if (bits % 2 == 0) return load_parts<u16>(at, bytes);
+  return load_parts<u8>(at, bytes);
 }
 __device__ __attribute__((noinline)) inline void store_any(Runs runs, u64 logical, u64 end, Vector v) {
-  u32 bytes = end - logical < 16 ? (u32)(end - logical) : 16;
-  u32 width = bytes < 16 ? runs.width | bytes : runs.width;
-  if (width % 16 == 0) return store_vector(pointer<void>(runs.at(logical)), v);
-  if (width % 8 == 0) return store_parts<u64>(runs, logical, bytes, v);
-  if (width % 4 == 0) return store_parts<u32>(runs, logical, bytes, v);
-  if (width % 2 == 0) return store_parts<u16>(runs, logical, bytes, v);
-  store_parts<u8>(runs, logical, bytes, v);
+  const u32 bytes = end - logical < 16 ? (u32)(end - logical) : 16;
+  const u64 at = runs.at(logical);
+  if (bytes > runs.left(logical)) {
+#pragma unroll 1
+    for (u32 i = 0; i < bytes; i++) {
+      u32 word = v.w[0];
+#pragma unroll
+      for (u32 k = 1; k < 4; k++) word = i / 4 == k ? v.w[k] : word;
+      *pointer<volatile u8>(runs.at(logical + i)) = (u8)(word >> (8 * (i % 4)));
+    }
+    return;
+  }
+  const u64 bits = at | bytes;
+  if (bits % 16 == 0) return store_vector(pointer<void>(at), v);
+  if (bits % 8 == 0) return store_parts<u64>(at, bytes, v);
+  if (bits % 4 == 0) return store_parts<u32>(at, bytes, v);
+  if (bits % 2 == 0) return store_parts<u16>(at, bytes, v);
+  store_parts<u8>(at, bytes, v);
 }
 
 // Packets of 8 bytes each carry the vectors of a range. The two of a vector are a warp apart, so that a

@@ -12,6 +12,9 @@ const MOST: u32 = 8;
 /// Bytes of a vector, which one thread moves at a time.
 const VECTOR: u64 = 16;
 
+/// Vectors that a thread loads before it stores the first.
+const UNROLL: u64 = 4;
+
 /// Chunks that are under way before the first is awaited: one covers the way to a peer.
 const AHEAD: u32 = 1;
 
@@ -64,7 +67,8 @@ impl Cut {
         // All blocks, where there are no chunks.
         let before = u64::from(rounds.saturating_sub(1)) * u64::from(blocks);
         let last = if rounds == 0 { blocks } else { (chunks - before) as u32 };
-        let warps = chunk.div_ceil(VECTOR * u64::from(WARP)).clamp(1, MOST.into()) as u32;
+        // As many vectors for each thread as kernels have in flight.
+        let warps = chunk.div_ceil(UNROLL * VECTOR * u64::from(WARP)).clamp(1, MOST.into()) as u32;
         // A ring is no longer than what goes through it.
         let slots = ring.min(rounds).max(1);
         Cut { blocks, workers: warps * WARP, slice, chunk, rounds, last, slots, ahead }
@@ -84,7 +88,6 @@ impl Cut {
                 return cut;
             }
             match chunk {
-                // All threads of a block have as many vectors.
                 8192.. => chunk -= 4096,
                 256.. => chunk = chunk / 2 / UNIT * UNIT,
                 _ => (chunk, blocks) = (UNIT, if chunk == UNIT { blocks / 2 } else { blocks }),
