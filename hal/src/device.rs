@@ -1,5 +1,7 @@
 //! Devices.
 
+#[cfg(feature = "cuda")]
+use crate::CancelToken;
 use crate::backend::DeviceOps;
 #[cfg(feature = "cuda")]
 use crate::cuda;
@@ -361,6 +363,23 @@ impl Device {
                 let what = "memory of the CPU for its kernels";
                 Err(ImportError::Unsupported { backend: self.kind(), what })
             }
+        }
+    }
+
+    /// The word by which `token` ends the waits of a kernel on a GPU. `None` where a device has none left,
+    /// and where functions on the CPU are told of the token itself.
+    ///
+    /// # Errors
+    ///
+    /// What the driver said, when the device was first asked for one.
+    #[cfg(feature = "cuda")]
+    pub fn cancel_word(
+        &self,
+        token: &CancelToken,
+    ) -> Result<Option<cuda::CancelWord>, DriverError> {
+        match self {
+            Device::Cuda(device) => device.cancel_word(token),
+            _ => Ok(None),
         }
     }
 

@@ -100,10 +100,10 @@ mod work;
 pub use address::DevicePtr;
 pub use bytemuck;
 pub use capture::{Capture, CaptureError};
+#[cfg(feature = "cuda")]
+pub use cuda::{CancelWord, LaunchBounds, Multicast, MulticastError, MulticastMapping};
 #[cfg(feature = "cudarc")]
 pub use cuda::{CudarcError, CudarcSlice};
-#[cfg(feature = "cuda")]
-pub use cuda::{Multicast, MulticastError, MulticastMapping};
 pub use device::{Capabilities, Device, DeviceError, DeviceMemory, PeerAccessError};
 pub use driver::DriverError;
 pub use event::Event;

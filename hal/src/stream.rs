@@ -398,6 +398,23 @@ impl Stream {
         }
     }
 
+    /// In a capture on a GPU, where a kernel that is launched next will find the
+    /// [`LaunchBounds`](crate::LaunchBounds) of
+    /// each [launch of the graph](crate::Graph::launch), as long as there is a graph. `None` elsewhere:
+    /// what is not captured is bounded by what its arguments say, and functions on the CPU are told by
+    /// their [`LaunchContext`](crate::LaunchContext).
+    ///
+    /// # Errors
+    ///
+    /// [`SyncError::Capture`] in a broken capture, [`SyncError::Device`] where there is no memory.
+    #[cfg(feature = "cuda")]
+    pub fn launch_bounds(&self) -> Result<Option<DevicePtr>, SyncError> {
+        match self {
+            Stream::Cuda(s) => s.launch_bounds(),
+            _ => Ok(None),
+        }
+    }
+
     /// Copies bytes, by a device's copy engines where it has some; a node of the graph in a capture.
     /// The ranges must not overlap without being equal.
     ///

@@ -27,10 +27,12 @@ struct alignas(16) Signal {
   u64 lost;        // in host memory: mask of ranks that are gone
   u64 cancel;      // in host memory: u32 that ends the wait once it is not 0; 0 for none
   u64 deadline_ns;  // bound on the wait, from its first look
+  u64 launch;      // the Bounds of each run, in a graph; 0 for none
   u32 rank, world;
   u32 channel;
   u32 peer;        // the other rank of a put or wait
-  u32 reserved[2];
+  u32 patience;    // factor on the bound of a launch of a graph
+  u32 reserved[3];
 };
 
 // A put of data with its signal.
@@ -44,7 +46,7 @@ struct alignas(16) Channel {
   u32 generation, epoch, state, reserved;
 };
 
-static_assert(sizeof(Signal) == 176 && sizeof(Put) == 208 && sizeof(Channel) == 16, "as the host has them");
+static_assert(sizeof(Signal) == 192 && sizeof(Put) == 224 && sizeof(Channel) == 16, "as the host has them");
 
 constexpr u32 OPEN = 0, BROKEN = 1, RESETTING = 2;
 constexpr u32 EMPTY = 0, FULL = 1;
@@ -101,12 +103,13 @@ SYMMEM_FN bool is_lost(const Signal& s, u32 rank) {
 __device__ __attribute__((noinline)) Look look(const Signal& s, Patience p, u32 writer) {
   u64 now = clock_ns();
   if (p.since == 0) p.since = now;
+  Bounds bounds = bounds_of(s);
   u32 found = 0;
   if (p.looks % 16 == 0 || p.seen != 0) {
     if (is_lost(s, writer)) found = FAULT_LOST;
-    else if (s.cancel != 0 && load_acquire(pointer<u32>(s.cancel)) != 0) found = FAULT_CANCELLED;
+    else if (bounds.cancel != 0 && load_acquire(pointer<u32>(bounds.cancel)) != 0) found = FAULT_CANCELLED;
   }
-  if (found == 0 && now - p.since > s.deadline_ns) found = FAULT_TIMED_OUT;
+  if (found == 0 && now - p.since > bounds.deadline_ns) found = FAULT_TIMED_OUT;
   return {{p.since, p.looks + 1, found}, found == p.seen ? found : 0};
 }
 

@@ -43,14 +43,15 @@ struct alignas(16) Lane {
   u64 issue;           // operations issued on the lane, this one included; not for one in a graph
   u64 runs;            // array: by block, runs of this node of a graph; 0 for none
   u64 deadline_ns;     // bound on a wait, from its first look
+  u64 cancel;          // in host memory: u32 that ends the waits once it is not 0; 0 for none
+  u64 launch;          // the Bounds of each run, in a graph: instead of the two above; 0 for none
   u32 rank, world;
   u32 max_blocks;      // epoch records, the bound on every grid
   u32 packet_count;    // packet slots for each (parity, writer)
   u32 index;           // of the lane
   u32 operation;       // its code
   u32 checked;         // whether entry sets a busy bit
-  u32 cancel;          // offset in `host` of the word that ends this call's waits; 0 for none
-  u32 reserved[4];
+  u32 patience;        // factor on the bound of a launch of a graph
 };
 
 // The epoch as one block keeps it; at the beginning of a lane, one for each of max_blocks.
@@ -223,11 +224,27 @@ struct Look {
   u32 ended;  // why, or 0
 };
 
+// What ends the waits of one run.
+struct Bounds {
+  u64 deadline_ns, cancel;
+};
+
+// Those of `args`, or of the launch of the graph that it is in. Both read when a wait misses, not before.
+template <class Args> SYMMEM_FN Bounds bounds_of(const Args& args) {
+  Bounds bounds = {args.deadline_ns, args.cancel};
+  if (args.launch != 0) {
+    Pair launch = load_pair(pointer<void>(args.launch));
+    if (launch.a != 0) bounds = {launch.a * args.patience, launch.b};
+  }
+  return bounds;
+}
+
 // Looks at everything but the data, for a wait for a word of `writer`. Inlined, since what is live in
 // a kernel would have to be kept somewhere around a call.
 SYMMEM_FN Look look(const Lane& lane, Gate gate, u32 writer) {
   u64 now = clock_ns();
   if (gate.since == 0) gate.since = now;
+  Bounds bounds = bounds_of(lane);
   u32 found = 0;
   if (load_acquire(pointer<u32>(lane.own - lane.workspace_back + CONTROL_ABORT)) != 0) {
     found = ABORTED;
@@ -238,11 +255,11 @@ SYMMEM_FN Look look(const Lane& lane, Gate gate, u32 writer) {
     } else if (load_acquire(pointer<u64>(lane.host + CONTROL_LOST + word)) & bit) {
       u64 left = load_relaxed(pointer<u64>(lane.host + control_left(lane.world) + word));
       found = left & bit ? REASON_PEER_LEFT : REASON_PEER_LOST;
-    } else if (lane.cancel != 0 && load_acquire(pointer<u32>(lane.host + lane.cancel)) != 0) {
+    } else if (bounds.cancel != 0 && load_acquire(pointer<u32>(bounds.cancel)) != 0) {
       found = REASON_CANCELLED;
     }
   }
-  if (found == 0 && now - gate.since > lane.deadline_ns) found = REASON_TIMED_OUT;
+  if (found == 0 && now - gate.since > bounds.deadline_ns) found = REASON_TIMED_OUT;
   u32 ended = found == gate.seen ? found : 0;
   return Look{Gate{gate.since, gate.looks + 1, found}, ended};
 }

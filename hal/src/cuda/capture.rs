@@ -8,7 +8,7 @@
 
 use core::ffi::c_void;
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use symmem_sys::cuda::bindings::{
@@ -16,12 +16,13 @@ use symmem_sys::cuda::bindings::{
     CUuserObjectRetain_flags_enum,
 };
 
+use super::bounds::Bounds;
 use super::context::Context;
 use super::driver::{Caller as _, absent, cu};
-use crate::KeepAlive;
 use crate::capture::{Capture, CaptureError};
 use crate::driver::DriverError;
 use crate::health::{Health, SyncError};
+use crate::{DevicePtr, KeepAlive};
 
 /// Set in the ids of this backend's streams and captures, which the driver numbers, so that they are
 /// none of those that this library numbers.
@@ -98,6 +99,8 @@ impl State {
 pub(super) struct Recorded {
     kept: Mutex<HashMap<usize, KeepAlive>>,
     health: Mutex<Vec<Weak<dyn Health>>>,
+    /// What its launches are bounded by, if some of its kernels ask.
+    bounds: OnceLock<Bounds>,
 }
 
 impl core::fmt::Debug for Recorded {
@@ -167,6 +170,19 @@ impl Recorded {
     pub(super) fn known(id: u64) -> Option<Arc<Self>> {
         let all = RECORDED.lock();
         all.iter().find(|(of, _)| *of == id).and_then(|(_, recorded)| recorded.upgrade())
+    }
+
+    /// Where its kernels find what a launch of the graph is bounded by.
+    pub(super) fn bounds_ptr(&self, context: &'static Context) -> Result<DevicePtr, DriverError> {
+        if let Some(bounds) = self.bounds.get() {
+            return Ok(bounds.ptr());
+        }
+        let made = Bounds::new(context)?;
+        Ok(self.bounds.get_or_init(|| made).ptr())
+    }
+
+    pub(super) fn bounds(&self) -> Option<&Bounds> {
+        self.bounds.get()
     }
 
     pub(super) fn keep(&self, object: &KeepAlive) {

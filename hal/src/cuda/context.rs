@@ -19,6 +19,7 @@ use symmem_sys::cuda::bindings::{
     CUstream_st, CUuuid,
 };
 
+use super::cancel::Cancels;
 use super::driver::{Caller, Entered, cu, driver, error, is_sticky};
 use super::event::Point;
 use super::module::Modules;
@@ -63,6 +64,8 @@ pub(crate) struct Context {
     /// By the driver's id.
     pub(super) streams: Mutex<HashMap<u64, Weak<Queue>>>,
     pub(super) modules: Modules,
+    /// Words by which cancelled tokens reach kernels, once one was needed.
+    pub(super) cancels: Mutex<Option<&'static Cancels>>,
     /// Whether fabric handles can be made, once that was tried.
     pub(super) fabric: OnceLock<bool>,
     /// What the device can do, but for multicast, once that was asked.
@@ -157,6 +160,7 @@ impl Context {
             copier: OnceLock::new(),
             streams: Mutex::default(),
             modules: Modules::default(),
+            cancels: Mutex::default(),
             fabric: OnceLock::new(),
             capabilities: OnceLock::new(),
         };

@@ -2,6 +2,7 @@
 
 use symmem_sys::cuda::bindings::CUdevice_attribute_enum as Attribute;
 
+use super::cancel::{CancelWord, Cancels};
 use super::context::{self, Context};
 use super::{
     Event, Memory, Module, Stream, copies, host_memory, memory, multicast, virtual_memory,
@@ -14,7 +15,7 @@ use crate::memory::{AllocError, ImportError, Shareable};
 use crate::module::{KernelSet, LoadError};
 use crate::stream::{Role, StreamMode};
 use crate::types::{BackendKind, Bytes, DeviceUuid};
-use crate::{Capabilities, DeviceError, DeviceMemory, DevicePtr, PeerAccessError};
+use crate::{CancelToken, Capabilities, DeviceError, DeviceMemory, DevicePtr, PeerAccessError};
 
 /// An NVIDIA GPU, by its primary context.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +44,13 @@ impl Device {
 
     pub(crate) fn make_current(&self) -> Result<(), DriverError> {
         self.0.make_current()
+    }
+
+    pub(crate) fn cancel_word(
+        &self,
+        token: &CancelToken,
+    ) -> Result<Option<CancelWord>, DriverError> {
+        Ok(Cancels::of(self.0)?.take(token))
     }
 
     pub(crate) fn memory(&self) -> Result<DeviceMemory, DriverError> {

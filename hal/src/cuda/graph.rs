@@ -13,12 +13,12 @@ use super::context::{Context, Raw};
 use super::driver::cu;
 use super::queue::Queue;
 use super::stream::of_capture;
-use crate::StreamOrder;
 use crate::backend::GraphOps;
 use crate::capture::CaptureError;
 use crate::driver::DriverError;
 use crate::health::Health;
 use crate::stream::KeepAlive;
+use crate::{StreamOrder, Wait};
 
 /// A graph of the driver's with its executable form. Clones are the same graph.
 #[derive(Clone, Debug)]
@@ -95,12 +95,21 @@ impl Graph {
     }
 
     /// Enqueues it; what has to be kept until it has run. The context is current.
-    pub(super) fn launch(&self, stream: CUstream) -> Result<KeepAlive, DriverError> {
+    pub(super) fn launch(
+        &self,
+        stream: CUstream,
+        wait: &Wait,
+    ) -> Result<Vec<KeepAlive>, DriverError> {
         let context = self.0.template.context;
+        let bounds = self.0.recorded.as_ref().and_then(|recorded| recorded.bounds());
+        let word =
+            bounds.map(|bounds| bounds.enqueue(context, stream, wait)).transpose()?.flatten();
         // SAFETY: both are alive; what the graph's work uses is kept by the graph, and the graph by
         // who keeps what this returns.
         unsafe { cu!(context, cuGraphLaunch(self.0.exec.0, stream)) }?;
-        Ok(self.0.clone())
+        let mut kept: Vec<KeepAlive> = vec![self.0.clone()];
+        kept.extend(word.map(|word| word as KeepAlive));
+        Ok(kept)
     }
 }
 

@@ -55,14 +55,15 @@ impl core::fmt::Debug for Backing {
 ///
 /// From the driver's pool where there is one: to free memory of the other sort waits for all work of
 /// the device, of which some may wait for what the caller has yet to do.
-struct Private {
+#[derive(Debug)]
+pub(super) struct Private {
     context: &'static Context,
     base: u64,
     pooled: bool,
 }
 
 impl Private {
-    fn new(context: &'static Context, bytes: Bytes) -> Result<Self, DriverError> {
+    pub(super) fn new(context: &'static Context, bytes: Bytes) -> Result<Self, DriverError> {
         let size = bytes.to_usize().unwrap_or(usize::MAX).max(4).saturating_add(3) & !3;
         let pooled = context.has(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
         let stream = context.copier()?;
@@ -84,6 +85,10 @@ impl Private {
             unsafe { cu!(context, cuMemsetD32Async(base, 0, size / 4, stream)) }
         })?;
         Ok(private)
+    }
+
+    pub(super) fn base(&self) -> DevicePtr {
+        DevicePtr::new(self.base)
     }
 }
 

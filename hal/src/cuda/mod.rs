@@ -4,6 +4,8 @@
 //! current and restores what was before. So it lives beside other users of the driver in a process,
 //! and shares their memory and streams.
 
+mod bounds;
+mod cancel;
 mod capture;
 mod context;
 mod copies;
@@ -24,6 +26,8 @@ mod queue;
 mod stream;
 mod virtual_memory;
 
+pub use bounds::LaunchBounds;
+pub use cancel::CancelWord;
 pub use device::Device;
 pub use event::Event;
 pub use graph::Graph;

@@ -21,7 +21,7 @@ use crate::health::{Health, SyncError};
 use crate::module::Code;
 use crate::stream::{KeepAlive, Launch, Launched, Role, StreamId, StreamMode};
 use crate::types::BackendKind;
-use crate::{DeviceError, Wait};
+use crate::{DeviceError, DevicePtr, Wait};
 
 /// A stream of an NVIDIA GPU. Clones are the same stream.
 #[derive(Clone, Debug)]
@@ -88,6 +88,15 @@ impl Stream {
 
     pub(super) fn inner(&self) -> &Queue {
         &self.0
+    }
+
+    /// Where the kernels of the graph that it records find what a launch is bounded by.
+    pub(crate) fn launch_bounds(&self) -> Result<Option<DevicePtr>, SyncError> {
+        let inner = self.inner();
+        let _entered = inner.context.enter()?;
+        let Some((id, graph)) = inner.recording()? else { return Ok(None) };
+        let recorded = Recorded::of(inner.context, id, graph)?;
+        Ok(Some(recorded.bounds_ptr(inner.context)?))
     }
 
     /// Keeps something until the work enqueued so far is done, in a capture with the graph.
@@ -337,12 +346,12 @@ impl StreamOps for Stream {
         self.inner().invalidate();
     }
 
-    fn replay(&self, graph: &Graph, _wait: &Wait) -> Result<Launched, SyncError> {
+    fn replay(&self, graph: &Graph, wait: &Wait) -> Result<Launched, SyncError> {
         let inner = self.inner();
         let _entered = inner.context.enter()?;
         let recording = inner.recording()?;
-        let object = graph.launch(inner.raw()).map_err(refusal)?;
-        inner.keep(recording, &[object])
+        let objects = graph.launch(inner.raw(), wait).map_err(refusal)?;
+        inner.keep(recording, &objects)
     }
 
     fn watch(&self, health: Weak<dyn Health>) {

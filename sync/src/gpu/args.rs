@@ -50,6 +50,10 @@ pub struct SymmemLane {
     pub runs: DevicePtr,
     /// The bound of each wait, from its first miss.
     pub deadline_ns: u64,
+    /// The u32 that ends this call's waits once it is not 0; null for none.
+    pub cancel: DevicePtr,
+    /// In a graph, what a launch of it is bounded by instead; null elsewhere.
+    pub launch: DevicePtr,
     /// This rank.
     pub rank: u32,
     /// Ranks of the group.
@@ -64,10 +68,8 @@ pub struct SymmemLane {
     pub operation: u32,
     /// Whether entry proves that the lane is free.
     pub checked: u32,
-    /// Offset in `host` of the u32 that ends this call's waits once it is not 0; 0 for none.
-    pub cancel: u32,
-    /// Zeros.
-    pub reserved: [u32; 4],
+    /// By how much longer than said there its waits are, where devices are shared.
+    pub patience: u32,
 }
 
 /// The argument struct of the kernels of signals and barriers.
@@ -98,6 +100,8 @@ pub(crate) struct SymmemSignal {
     pub cancel: DevicePtr,
     /// The bound of the wait, from its first miss.
     pub deadline_ns: u64,
+    /// In a graph, what a launch of it is bounded by instead; null elsewhere.
+    pub launch: DevicePtr,
     /// This rank.
     pub rank: u32,
     /// Ranks of the group.
@@ -106,8 +110,10 @@ pub(crate) struct SymmemSignal {
     pub channel: u32,
     /// The other rank of a put or wait.
     pub peer: u32,
+    /// By how much longer than said there its waits are.
+    pub patience: u32,
     /// Zeros.
-    pub reserved: [u32; 2],
+    pub reserved: [u32; 3],
 }
 
 /// The argument struct of a put of data with its signal.
@@ -128,13 +134,13 @@ const _: () = {
     assert!(offset_of!(SymmemLane, headers) == 104);
     assert!(offset_of!(SymmemLane, signature) == 144);
     assert!(offset_of!(SymmemLane, deadline_ns) == 168);
-    assert!(offset_of!(SymmemLane, rank) == 176);
-    assert!(offset_of!(SymmemLane, cancel) == 204);
-    assert!(size_of::<SymmemSignal>() == 176 && align_of::<SymmemSignal>() == 16);
+    assert!(offset_of!(SymmemLane, rank) == 192);
+    assert!(offset_of!(SymmemLane, patience) == 220);
+    assert!(size_of::<SymmemSignal>() == 192 && align_of::<SymmemSignal>() == 16);
     assert!(offset_of!(SymmemSignal, table) == 64);
     assert!(offset_of!(SymmemSignal, deadline_ns) == 144);
-    assert!(offset_of!(SymmemSignal, rank) == 152);
-    assert!(size_of::<SymmemPut>() == 208 && offset_of!(SymmemPut, source) == 176);
+    assert!(offset_of!(SymmemSignal, rank) == 160);
+    assert!(size_of::<SymmemPut>() == 224 && offset_of!(SymmemPut, source) == 192);
 };
 
 #[cfg(test)]
@@ -199,13 +205,13 @@ mod tests {
     fn kernels_have_the_same_structs() {
         let (sync, signals) = (SYMMEM_SYNC_CUH.1, SIGNALS.file.1);
         let lane = offsets!(SymmemLane: own, peers, table, workspace_back, host, hosts, headers, flags,
-            packets, staging, staging_unit, signature, issue, runs, deadline_ns, rank, world,
-            max_blocks, packet_count, lane as "index", operation, checked, cancel);
+            packets, staging, staging_unit, signature, issue, runs, deadline_ns, cancel, launch, rank, world,
+            max_blocks, packet_count, lane as "index", operation, checked, patience);
         check(sync, "Lane", &lane, size_of::<SymmemLane>());
         let record = offsets!(BlockRecord: epoch, settled, entry);
         check(sync, "EpochRecord", &record, size_of::<BlockRecord>());
         let signal = offsets!(SymmemSignal: peers, table, own, slots_back, barriers, state, arrivals,
-            fault, any_fault, lost, cancel, deadline_ns, rank, world, channel, peer);
+            fault, any_fault, lost, cancel, deadline_ns, launch, rank, world, channel, peer, patience);
         check(signals, "Signal", &signal, size_of::<SymmemSignal>());
         let put = offsets!(SymmemPut: signal, source, target, bytes);
         check(signals, "Put", &put, size_of::<SymmemPut>());

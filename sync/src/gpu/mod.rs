@@ -7,12 +7,11 @@
 //! - *What is polled is local*: headers, flags, packets and barrier words lie in the memory of the rank
 //!   that waits for them, one place for each writer.
 //! - *A host page beside the device's*: kernels store there when something went wrong, so that asking
-//!   how a group is costs a load and no driver call; the watcher and cancelled tokens store there for
-//!   kernels that wait.
+//!   how a group is costs a load and no driver call; the watcher stores there for kernels that
+//!   wait.
 //! - *An argument struct is a template and a few words*: a launch copies it, and allocates nothing.
 
 mod args;
-mod cancel;
 mod kernels;
 mod layout;
 mod signals;
@@ -21,4 +20,4 @@ mod state;
 pub use args::{NEAR, SymmemLane};
 pub use kernels::{SIGNALS, SYMMEM_SYNC_CUH, UNITS};
 pub use layout::GpuLayout;
-pub(crate) use state::{Called, Gpu, LaneMemory};
+pub(crate) use state::{Called, Ends, Gpu, LaneMemory};

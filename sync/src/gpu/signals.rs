@@ -1,14 +1,11 @@
 //! Launches of the kernels of signals and barriers.
 #![allow(unsafe_code, reason = "launches kernels")]
 
-use std::sync::Arc;
-
 use symmem_hal::{Function, Grid, KeepAlive, Launch, Launched, Stream, SyncError, Wait};
 use symmem_mem::View;
 
 use super::args::SymmemPut;
-use super::cancel::Cancel;
-use super::state::Gpu;
+use super::state::{Ends, Gpu};
 use crate::signals::{SignalCall, Turn};
 
 /// A call's kernel is one warp.
@@ -39,10 +36,10 @@ impl Gpu {
             SignalCall::Wait => self.functions.wait,
             SignalCall::Reset => self.functions.reset,
         };
-        let cancel = self.token(wait, turn);
-        let args = self.signal_args(place, wait, cancel.as_deref());
+        let ends = self.ends(stream, wait, turn.is_captured)?;
+        let args = self.signal_args(place, &ends);
         // SAFETY: the function takes SymmemSignal; the rest is the caller's promise.
-        unsafe { launch(stream, (function, block(WARP)), &args, wait, turn, cancel.as_ref()) }
+        unsafe { launch(stream, (function, block(WARP)), &args, wait, turn, &ends) }
     }
 
     /// Launches a put of data with its signal. The data of a large one is stored by many blocks, none of
@@ -59,29 +56,24 @@ impl Gpu {
         wait: &Wait,
         turn: &Turn<'_>,
     ) -> Result<Launched, SyncError> {
-        let cancel = self.token(wait, turn);
+        let ends = self.ends(stream, wait, turn.is_captured)?;
         let args = SymmemPut {
-            signal: self.signal_args(place, wait, cancel.as_deref()),
+            signal: self.signal_args(place, &ends),
             source: source.ptr(),
             target: target.ptr(),
             bytes: source.bytes().get(),
             reserved: 0,
         };
         let blocks = args.bytes.div_ceil(SHARE).clamp(1, u64::from(self.grid_cap())) as u32;
-        let (functions, cancel) = (&self.functions, cancel.as_ref());
+        let functions = &self.functions;
         if blocks > 1 {
             let first = (functions.await_empty, block(WARP));
             // SAFETY: the function takes SymmemSignal; as in `signal`.
-            let _ = unsafe { launch(stream, first, &args.signal, wait, turn, cancel) }?;
+            let _ = unsafe { launch(stream, first, &args.signal, wait, turn, &ends) }?;
         }
         let second = (functions.put_with_signal, Grid { blocks, ..block(COPIERS) });
         // SAFETY: the function takes SymmemPut, whose source and target are of the views.
-        unsafe { launch(stream, second, &args, wait, turn, cancel) }
-    }
-
-    /// The word by which the wait's token ends the call. None in a capture: a token is for one run.
-    fn token(&self, wait: &Wait, turn: &Turn<'_>) -> Option<Arc<Cancel>> {
-        if turn.is_captured { None } else { self.cancel(wait).map(Arc::new) }
+        unsafe { launch(stream, second, &args, wait, turn, &ends) }
     }
 }
 
@@ -102,11 +94,11 @@ unsafe fn launch<A: bytemuck::NoUninit>(
     args: &A,
     wait: &Wait,
     turn: &Turn<'_>,
-    cancel: Option<&Arc<Cancel>>,
+    ends: &Ends,
 ) -> Result<Launched, SyncError> {
     let keep = || {
         let mut kept = (turn.keep)();
-        kept.extend(cancel.map(|cancel| cancel.clone() as KeepAlive));
+        kept.extend(ends.keep());
         kept
     };
     // SAFETY: the caller's promise.

@@ -5,11 +5,10 @@ use std::sync::atomic::AtomicU64;
 
 use bytemuck::Zeroable;
 use symmem_hal::types::Bytes;
-use symmem_hal::{DevicePtr, Memory, Wait};
+use symmem_hal::{CancelWord, Device, DevicePtr, KeepAlive, Memory, Stream, SyncError, Wait};
 use symmem_mem::Group;
 
 use super::args::{NEAR, SymmemLane, SymmemSignal};
-use super::cancel::{Cancel, Cancels};
 use super::kernels::Functions;
 use super::layout::{Agreed, BlockRecord, ENTRY, GpuLayout};
 use crate::layout::ChannelWords;
@@ -25,12 +24,32 @@ pub(crate) struct Gpu {
     lanes: Vec<SymmemLane>,
     /// The same for signals.
     signal: SymmemSignal,
-    cancels: Arc<Cancels>,
+    device: Device,
     grid_cap: u32,
     /// By how much longer kernels may take where processes take turns on a device.
     patience: u32,
     /// What the arguments lead to beside the group's regions: tables and control pages.
     _kept: Vec<Memory>,
+}
+
+/// What ends the waits of one call's kernels.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    deadline_ns: u64,
+    /// In a graph, where a launch's own bounds are.
+    launch: DevicePtr,
+    word: Option<Arc<CancelWord>>,
+}
+
+impl Ends {
+    fn cancel(&self) -> DevicePtr {
+        self.word.as_ref().map_or(DevicePtr::NULL, |word| word.ptr())
+    }
+
+    /// What is to be kept until the kernels have run.
+    pub(crate) fn keep(&self) -> Option<KeepAlive> {
+        self.word.clone().map(|word| word as KeepAlive)
+    }
 }
 
 /// What is a call's own in the arguments of a lane's kernel.
@@ -40,8 +59,7 @@ pub(crate) struct Called<'a> {
     pub issue: u64,
     pub runs: DevicePtr,
     pub operation: u32,
-    pub wait: &'a Wait,
-    pub cancel: Option<&'a Cancel>,
+    pub ends: &'a Ends,
 }
 
 impl Gpu {
@@ -66,7 +84,6 @@ impl Gpu {
         }
         let table = Table::make(group, &layout)?;
         let host = group.control_ptr(me);
-        let cancels = Cancels::new(group.control_regions()[me].clone(), layout.page.end);
         let lanes = (0..layout.lanes).map(|lane| {
             lane_template(group, &layout, lane, (table.bases(lane), table.hosts(&layout), host))
         });
@@ -76,7 +93,7 @@ impl Gpu {
             functions,
             lanes: lanes.collect(),
             signal: signal_template(group, &layout, (table.workspaces(&layout), host)),
-            cancels,
+            device: device.clone(),
             grid_cap: group.blocks_per_lane().min(layout.max_blocks),
             patience: group.deadline_scale(),
             _kept: kept,
@@ -94,13 +111,24 @@ impl Gpu {
         wait.duration().saturating_mul(self.patience)
     }
 
-    fn nanoseconds(&self, wait: &Wait) -> u64 {
-        u64::try_from(self.bound(wait).as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    /// The word by which a call's token ends it, if it has one.
-    pub(crate) fn cancel(&self, wait: &Wait) -> Option<Cancel> {
-        self.cancels.take(wait.cancel()?)
+    /// What ends the waits of a call's kernels: where it is recorded, whatever its graph is launched
+    /// with.
+    pub(crate) fn ends(
+        &self,
+        stream: &Stream,
+        wait: &Wait,
+        is_captured: bool,
+    ) -> Result<Ends, SyncError> {
+        let launch = if is_captured { stream.launch_bounds()? } else { None };
+        let word = match wait.cancel() {
+            Some(token) if launch.is_none() => self.device.cancel_word(token)?,
+            _ => None,
+        };
+        Ok(Ends {
+            deadline_ns: u64::try_from(self.bound(wait).as_nanos()).unwrap_or(u64::MAX),
+            launch: launch.unwrap_or(DevicePtr::NULL),
+            word: word.map(Arc::new),
+        })
     }
 
     pub(crate) fn lane_args(&self, lane: u32, called: &Called<'_>) -> SymmemLane {
@@ -108,20 +136,16 @@ impl Gpu {
             signature: called.signature,
             issue: called.issue,
             runs: called.runs,
-            deadline_ns: self.nanoseconds(called.wait),
+            deadline_ns: called.ends.deadline_ns,
+            cancel: called.ends.cancel(),
+            launch: called.ends.launch,
             operation: called.operation,
-            cancel: called.cancel.map_or(0, |cancel| cancel.offset() as u32),
             ..self.lanes[lane as usize]
         }
     }
 
     /// The arguments of a signal on a channel with a peer: both in range.
-    pub(super) fn signal_args(
-        &self,
-        (channel, peer): (u32, u32),
-        wait: &Wait,
-        cancel: Option<&Cancel>,
-    ) -> SymmemSignal {
+    pub(super) fn signal_args(&self, (channel, peer): (u32, u32), ends: &Ends) -> SymmemSignal {
         let (layout, template) = (&self.layout, &self.signal);
         let (channel64, world) = (u64::from(channel), u64::from(template.world));
         let own = |offset| at(template.own, offset);
@@ -134,8 +158,9 @@ impl Gpu {
             state: own(states),
             arrivals: own(layout.arrivals + 4 * (world * channel64 + u64::from(peer))),
             fault: page(layout.page.channel_fault(channel)),
-            cancel: cancel.map_or(DevicePtr::NULL, |cancel| page(cancel.offset())),
-            deadline_ns: self.nanoseconds(wait),
+            cancel: ends.cancel(),
+            deadline_ns: ends.deadline_ns,
+            launch: ends.launch,
             channel,
             peer,
             ..*template
@@ -216,6 +241,8 @@ fn lane_template(
         issue: 0,
         runs: DevicePtr::NULL,
         deadline_ns: 0,
+        cancel: DevicePtr::NULL,
+        launch: DevicePtr::NULL,
         rank: group.rank().index() as u32,
         world: group.size() as u32,
         max_blocks: layout.max_blocks,
@@ -223,8 +250,7 @@ fn lane_template(
         lane,
         operation: 0,
         checked: layout.checked.into(),
-        cancel: 0,
-        reserved: [0; 4],
+        patience: group.deadline_scale(),
     }
 }
 
@@ -248,11 +274,13 @@ fn signal_template(
         lost: at(host, layout.page.lost),
         cancel: DevicePtr::NULL,
         deadline_ns: 0,
+        launch: DevicePtr::NULL,
         rank: me as u32,
         world: group.size() as u32,
         channel: 0,
         peer: 0,
-        reserved: [0; 2],
+        patience: group.deadline_scale(),
+        reserved: [0; 3],
     }
 }
 
@@ -329,7 +357,6 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
     use symmem_mem::Options;
 
-    use super::super::cancel::SLOTS;
     use super::*;
 
     #[test]
@@ -349,7 +376,7 @@ mod tests {
                     max_blocks: options.max_blocks,
                     checked: false,
                 });
-                let needed = layout.unwrap().page.end + 4 * u64::from(SLOTS);
+                let needed = layout.unwrap().page.end;
                 let given = options.control_bytes(world).unwrap().get();
                 assert!(needed <= given, "{needed} of {given} at {world} ranks, pad {pad}");
             }

@@ -317,8 +317,7 @@ impl<'g> Lane<'g> {
     ) -> Result<(), LaneError> {
         let Executor::Gpu(gpu) = &self.shared.executor else { return Err(self.other_backend()) };
         let turn = self.enter(&issue)?;
-        // A token is for one run: what is captured has none.
-        let cancel = if turn.place.is_some() { None } else { gpu.cancel(issue.wait) };
+        let ends = gpu.ends(issue.stream, issue.wait, turn.place.is_some())?;
         let args = args(gpu.lane_args(
             self.index,
             &Called {
@@ -326,13 +325,12 @@ impl<'g> Lane<'g> {
                 issue: turn.count,
                 runs: turn.runs(),
                 operation: issue.operation as u32,
-                wait: issue.wait,
-                cancel: cancel.as_ref(),
+                ends: &ends,
             },
         ));
         let keep = keeping(self.shared, turn.place.as_ref(), || {
             let mut kept = keep();
-            kept.extend(cancel.map(|cancel| Arc::new(cancel) as KeepAlive));
+            kept.extend(ends.keep());
             kept
         });
         let launch = Launch::keeping(issue.function, &args, issue.wait, &keep).grid(grid);

@@ -89,8 +89,7 @@ impl Lane<'_> {
     ) -> Result<(), LaneError> {
         let Executor::Gpu(gpu) = &self.shared.executor else { return Err(self.other_backend()) };
         let turn = self.enter(&issue)?;
-        // A token is for one run: what is captured has none.
-        let cancel = if turn.place.is_some() { None } else { gpu.cancel(issue.wait) };
+        let ends = gpu.ends(issue.stream, issue.wait, turn.place.is_some())?;
         let args = gpu.lane_args(
             self.index,
             &Called {
@@ -98,16 +97,15 @@ impl Lane<'_> {
                 issue: turn.count,
                 runs: turn.runs(),
                 operation: issue.operation as u32,
-                wait: issue.wait,
-                cancel: cancel.as_ref(),
+                ends: &ends,
             },
         );
-        let cancel = cancel.map(|cancel| Arc::new(cancel) as KeepAlive);
         let counts = turn.place.as_ref().map(|place| place.keep.clone());
         let keep = || {
             let mut kept = keep();
             kept.push(self.shared.clone());
-            kept.extend(counts.iter().chain(&cancel).cloned());
+            kept.extend(counts.iter().cloned());
+            kept.extend(ends.keep());
             kept
         };
         let Issue { stream, wait, .. } = issue;
