@@ -14,10 +14,7 @@ use crate::{check, check_eq, check_err, test};
 
 pub(super) const TESTS: &[Test] = &[
     test!(all_bytes_are_reserved_at_creation).local().only_on(ON_MEMORY_OF_THE_SYSTEM),
-    test!(more_than_a_file_may_have_is_refused)
-        .local()
-        .isolated()
-        .only_on(ON_MEMORY_OF_THE_SYSTEM),
+    test!(more_than_a_file_may_have_is_refused).local().isolated().only_on(ON_MEMORY_OF_THE_SYSTEM),
     test!(more_than_the_address_space_has_is_refused)
         .local()
         .isolated()
