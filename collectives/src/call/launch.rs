@@ -134,6 +134,10 @@ pub(super) fn launch(
         let mapped = |view: &View| direct.and_then(|_| group.keep_mapped(view));
         views.flat_map(|view| [Some(view.keep_alive()), mapped(view)]).flatten().collect()
     };
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(clippy::infallible_destructuring_match, reason = "another kind with the feature")
+    )]
     let kernels = match &kept.kernels {
         Kernels::Cpu(kernels) => kernels,
         #[cfg(feature = "cuda")]
