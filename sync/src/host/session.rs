@@ -122,7 +122,7 @@ impl<'a> Session<'a> {
     /// The staging of a rank for this epoch and a chunk: read a peer's after its flag, write only
     /// this rank's own.
     ///
-    /// Holds [`Layout::chunk_capacity`](crate::Layout::chunk_capacity) bytes twice: for a chunk of
+    /// Holds [`Capacities::chunk_capacity`](crate::Capacities::chunk_capacity) bytes twice: for a chunk of
     /// input, and for a result. Null for a rank that the group does not have.
     #[must_use]
     pub fn staging(&self, rank: usize, chunk: usize) -> *mut u8 {
