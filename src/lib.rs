@@ -27,7 +27,8 @@
 //! # Choices
 //!
 //! - *Features are the layers*, each implying those below: `sync`, `collectives` (default), `sys`
-//!   (default) for what the command's `info` shows, and `cuda` (default) for NVIDIA GPUs. A feature adds modules and never changes a type.
+//!   (default) for what the command's `info` shows, and `cuda` (default) for NVIDIA GPUs. A feature adds
+//!   modules and never changes a type.
 //! - *Public types are not generic over the backend*: the same program runs on each.
 //!
 //! # Two ranks

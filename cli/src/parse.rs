@@ -39,9 +39,34 @@ pub fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
+/// More ranks than this no machine starts: Linux has no more process ids (`PID_MAX_LIMIT`). What this
+/// machine has room for is asked when they are started.
+const MOST_RANKS: usize = 1 << 22;
+
+/// A number of ranks.
+pub fn ranks(text: &str) -> Result<usize, String> {
+    match at_least_one(text)? {
+        n if n <= MOST_RANKS => Ok(n),
+        n => Err(format!("{n} ranks are more than a machine has processes: at most {MOST_RANKS}")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_are_as_many_as_there_can_be_processes() {
+        for (text, expected) in [("1", Some(1)), ("4194304", Some(MOST_RANKS)), ("4194305", None)] {
+            assert_eq!(ranks(text).ok(), expected, "{text}");
+        }
+        let error = ranks("99999999999").err().unwrap_or_default();
+        assert!(
+            error.contains("99999999999 ranks") && error.contains("at most 4194304"),
+            "{error}"
+        );
+        assert!(ranks("0").is_err() && ranks("99999999999999999999").is_err());
+    }
 
     #[test]
     fn sizes_are_bytes_or_binary_multiples() {

@@ -152,6 +152,18 @@ fn a_program_that_is_not_there() {
 }
 
 #[test]
+fn more_ranks_than_processes_are_refused_before_any_is_started() {
+    for ranks in ["4294967295", "20000000"] {
+        let output =
+            Command::new(SYMMEM).args(["run", "--ranks", ranks, "/bin/true"]).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code().is_some_and(|code| code != 0), "{output:?}");
+        assert!(errors.contains(&format!("{ranks} ranks: ")), "{errors}");
+        assert!(errors.contains(" more processes can run under "), "{errors}");
+    }
+}
+
+#[test]
 fn ranks_under_run_make_a_group() {
     let args = ["run", "--ranks", "2", "--", SYMMEM, "bench", "barrier", "--as-rank"];
     let output = Command::new(SYMMEM).args(args).args(["--iterations", "3"]).output().unwrap();

@@ -195,9 +195,9 @@ const TABLE: &[Row] = &[
     },
 ];
 
-/// Of all figures above: part of what ranks compare in each call, so that ranks of different builds,
+/// Of all figures above. Ranks compare it when they make a group, so that those of different builds,
 /// which would cut their data differently, are told.
-pub(crate) const BUILT_IN: u64 = {
+const BUILT_IN: u64 = {
     let (mut hash, mut i) = (0xcbf2_9ce4_8422_2325_u64, 0);
     while i < TABLE.len() {
         let Row { backend, ranks, packet, one_shot, staged, streamed } = &TABLE[i];
@@ -212,6 +212,13 @@ pub(crate) const BUILT_IN: u64 = {
     }
     hash
 };
+
+// A test tells what it is after a change.
+#[cfg(not(test))]
+const _: () = assert!(
+    BUILT_IN == symmem_mem::call::BUILT_IN_CHOICES,
+    "the figures changed: run `cargo test -p symmem-collectives --lib built_in`"
+);
 
 fn row(backend: BackendKind, ranks: usize) -> &'static Row {
     let mut fitting = TABLE.iter().filter(|row| row.backend == backend && ranks <= row.ranks);
@@ -297,6 +304,8 @@ pub(crate) const UNIT: u64 = 128;
 
 #[cfg(test)]
 mod tests {
+    use symmem_mem::call::BUILT_IN_CHOICES;
+
     use super::*;
 
     #[test]
@@ -320,5 +329,11 @@ mod tests {
             let row = row(BackendKind::Cuda, ranks);
             assert_eq!((row.backend, row.packet), (BackendKind::Cuda, packet << 10), "{ranks}");
         }
+    }
+
+    #[test]
+    fn built_in_figures_are_those_that_groups_compare() {
+        let text = format!("symmem_mem::call::BUILT_IN_CHOICES must be {BUILT_IN:#018x}");
+        assert_eq!(BUILT_IN, BUILT_IN_CHOICES, "{text}");
     }
 }

@@ -22,7 +22,8 @@
 //! - *Any call against any other*: a rank that issues another operation, count, type, root, list of
 //!   blocks or memory is told, and so are its peers: at once where one consumes the other's data, else
 //!   (the root of a broadcast, a rank that sends to a root) by one of the next two operations on the
-//!   lane, by the next barrier of the group, or at once in a group with [`Completion::Group`](symmem_mem::Completion).
+//!   lane, by the next barrier of the group, or at once in a group with
+//!   [`Completion::Group`](symmem_mem::Completion).
 //!
 //! # Does not
 //!

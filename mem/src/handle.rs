@@ -207,10 +207,15 @@ impl SymmetricMemory {
         dtype: DType,
         layout: Layout,
     ) -> Result<View, PeerError> {
-        let Some(start) = self.offset().checked_add(offset) else {
+        self.group.index_of(rank)?;
+        let past = |start| {
             let length = Bytes::of(layout.extent(), dtype.size() as u64).unwrap_or(Bytes(u64::MAX));
-            let cause = ViewError::PastEnd { offset, length, size: self.buffer_size() };
-            return Err(PeerError::View { rank, cause });
+            ViewError::PastEnd { offset: start, length, size: self.buffer_size() }
+        };
+        // As in `buffer`, the error counts from the allocation's start; what 64 bits do not count is
+        // past every end.
+        let Some(start) = self.offset().checked_add(offset) else {
+            return Err(PeerError::View { rank, cause: past(Bytes(u64::MAX)) });
         };
         self.buffer(rank, start, dtype, layout)
     }

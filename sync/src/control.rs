@@ -10,10 +10,9 @@ use symmem_mem::liveness::{Gone, Status};
 
 use crate::layout::Layout;
 use crate::page::{ABORT, CLAIM, Page, STALE};
-#[cfg(feature = "cuda")]
-use crate::protocol::Mismatch;
 use crate::protocol::control::{Reason, Record};
-use crate::protocol::{Entry, Epoch, Header, header};
+use crate::protocol::header::HEADER_WORDS;
+use crate::protocol::{Entry, Epoch, Header, Mismatch, header};
 use crate::signals::{Channel, SignalError, fault};
 
 fn called(header: Header) -> Called {
@@ -35,8 +34,8 @@ pub(crate) struct Control {
 /// Where the words of the lanes are.
 #[derive(Clone, Debug)]
 pub(crate) enum LaneWords {
-    /// In the workspace that the page begins.
-    Host(Layout),
+    /// In the workspaces that the pages begin: this is each rank's pad and workspace.
+    Host { layout: Layout, regions: Vec<Memory> },
     /// In device memory.
     #[cfg(feature = "cuda")]
     Gpu(crate::gpu::LaneMemory),
@@ -71,7 +70,7 @@ impl Control {
     /// Closes the lanes to graphs that are launched later.
     pub(crate) fn retire_lanes(&self) {
         match &self.lanes {
-            LaneWords::Host(layout) => {
+            LaneWords::Host { layout, .. } => {
                 for lane in 0..layout.lanes {
                     let word = Bytes(self.start + layout.entry(lane));
                     let written = self.memory.write(word, &(Entry::Retired as u32).to_ne_bytes());
@@ -113,7 +112,7 @@ impl Control {
     /// The call that this rank issued on a lane in an epoch, if it did and has not gone on.
     fn call(&self, lane: u32, epoch: Epoch) -> Option<Header> {
         let words = match &self.lanes {
-            LaneWords::Host(layout) => {
+            LaneWords::Host { layout, .. } => {
                 let lane = layout.entry(lane.min(layout.lanes - 1));
                 let parity = epoch.parity().index() as u64;
                 let front = lane + layout.fronts + parity * layout.front_bytes;
@@ -125,25 +124,43 @@ impl Control {
         header::poll(&words.map(AtomicU64::new), epoch)
     }
 
-    /// What the last calls on the lanes tell, where the host compares them: that two ranks' differ.
+    /// What the last calls on the lanes tell: that two ranks' differ.
     pub(crate) fn look_back(&self) -> Option<Failure> {
-        match &self.lanes {
-            LaneWords::Host(_) => None,
+        let (lane, Mismatch { rank, epoch, difference }) = match &self.lanes {
+            LaneWords::Host { layout, regions } => (0..layout.lanes)
+                .find_map(|lane| Some((lane, self.look_back_on(layout, regions, lane)?)))?,
             #[cfg(feature = "cuda")]
-            LaneWords::Gpu(lanes) => {
-                let (lane, Mismatch { rank, epoch, difference }) = lanes.look_back()?;
-                Some(self.tell(Record {
-                    reason: Reason::CallMismatch(difference),
-                    reporter: self.rank,
-                    culprit: Some(rank),
-                    lane,
-                    // The operation's code is in the calls.
-                    operation: 0,
-                    epoch: Some(epoch),
-                    missing: RankSet::new(),
-                }))
-            }
-        }
+            LaneWords::Gpu(lanes) => lanes.look_back()?,
+        };
+        Some(self.tell(Record {
+            reason: Reason::CallMismatch(difference),
+            reporter: self.rank,
+            culprit: Some(rank),
+            lane,
+            // The operation's code is in the calls.
+            operation: 0,
+            epoch: Some(epoch),
+            missing: RankSet::new(),
+        }))
+    }
+
+    /// As [`lane::look_back`](crate::protocol::lane::look_back), beside all kernels.
+    fn look_back_on(&self, layout: &Layout, regions: &[Memory], lane: u32) -> Option<Mismatch> {
+        let at = self.start + layout.entry(lane);
+        let mut next = [0; 4];
+        self.memory.read(Bytes(at + 4), &mut next).ok()?;
+        let epoch = Epoch::new(u32::from_ne_bytes(next))?.previous();
+        let front = at + layout.fronts + epoch.parity().index() as u64 * layout.front_bytes;
+        let of = |region: &Memory| {
+            let mut words = [0u64; HEADER_WORDS];
+            region.read(Bytes(front), bytemuck::bytes_of_mut(&mut words)).ok()?;
+            header::poll(&words.map(AtomicU64::new), epoch)
+        };
+        let mine = of(&self.memory)?;
+        regions.iter().enumerate().find_map(|(rank, region)| {
+            let difference = mine.compare(of(region)?).err()?;
+            Some(Mismatch { rank, epoch, difference })
+        })
     }
 
     fn tell(&self, record: Record) -> Failure {

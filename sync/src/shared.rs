@@ -17,12 +17,15 @@ use symmem_mem::{Failure, Group, Layer};
 use crate::control::{Control, LaneWords};
 #[cfg(feature = "cuda")]
 use crate::gpu::{Gpu, LaneMemory};
-use crate::host::Host;
+use crate::host::{self, Host};
 use crate::lane::LaneState;
 use crate::layout::{Capacities, WorkspaceTooSmall};
 
-/// What a kernel on a busy machine may take to report that its time was over.
-const GRACE: Duration = Duration::from_secs(2);
+/// What a kernel on a busy machine may take to report that its time was over: more than it waits
+/// itself for another's report.
+const DRAIN_GRACE: Duration = Duration::from_secs(4);
+
+const _: () = assert!(DRAIN_GRACE.as_millis() > host::GRACE.as_millis());
 
 /// A group's lanes and channels, on one rank.
 pub(crate) struct Shared {
@@ -181,8 +184,9 @@ impl Shared {
         let last_look = executor.last_look(group, &stream);
         group.status().set_end(move || {
             // Nobody may follow who would tell that the last calls differ.
+            let found = || closing.failure().or_else(|| closing.look_back());
             if last_look()
-                && let (Some(failure), Some(status)) = (closing.failure(), leaving.upgrade())
+                && let (Some(failure), Some(status)) = (found(), leaving.upgrade())
             {
                 status.fail(failure);
             }
@@ -225,7 +229,7 @@ impl Shared {
         let host = Host::new(group, stream)?;
         let start = group.workspace_ptr(rank).get() - group.pad_ptr(rank).get();
         let (layout, memory) = (host.layout, group.regions()[rank].clone());
-        let lanes = LaneWords::Host(layout);
+        let lanes = LaneWords::Host { layout, regions: group.regions().to_vec() };
         let control = Control { page: layout.page, rank, memory, start, scope, lanes };
         Ok((Executor::Host(host), control, layout.capacities()))
     }
@@ -286,13 +290,14 @@ impl Shared {
             #[cfg(feature = "cuda")]
             Executor::Gpu(gpu) => gpu.bound(wait),
         };
-        Wait::timeout(bound.saturating_add(GRACE))
+        Wait::timeout(bound.saturating_add(DRAIN_GRACE))
     }
 
-    /// Fails the group where the last calls of two ranks on a lane differ. On the host the barrier's
-    /// kernel has looked itself.
+    /// Fails the group where the last calls of two ranks on a lane differ. Kernels of the CPU look
+    /// themselves, and report it; where they could not, because a rank that reports something does not
+    /// come to its end, this finds what they found.
     pub(crate) fn look_back(&self) {
-        if let Some(failure) = self.control.look_back() {
+        if let Some(failure) = self.control.failure().or_else(|| self.control.look_back()) {
             self.status.fail(failure);
         }
     }

@@ -308,7 +308,8 @@ impl<'a> Signal<'a> {
         let wait = self.wait.unwrap_or(&default);
         self.issue(shared, &shared.stream, wait)?;
         settle(shared, self.channel, wait)?;
-        if matches!(self.step, Step::Barrier) {
+        // An inline stream's kernel has told already.
+        if matches!(self.step, Step::Barrier) && !shared.stream.is_inline() {
             shared.look_back();
         }
         self.check_calls()
@@ -446,10 +447,17 @@ pub(crate) fn in_turn<const N: usize>(
     match launched {
         Launched::Finished => Ok(()),
         Launched::Stopped => {
+            if let Some(told) = shared.control().take_fault(channel) {
+                return Err(told);
+            }
+            // A barrier that has happened, and found that the last calls on a lane differ.
+            if matches!(key, OrderKey::Barrier(_)) {
+                shared.look_back();
+                shared.status.check()?;
+            }
             // Two calls of one channel that stop at once share one report: whoever comes second
             // knows that the channel is broken, and no more.
-            let told = shared.control().take_fault(channel);
-            Err(told.unwrap_or(SignalError::Broken { channel }))
+            Err(SignalError::Broken { channel })
         }
         Launched::Queued => {
             shared.enqueued(stream);

@@ -15,7 +15,7 @@ use super::operation::{
     Operation, Placement, Reduce, ReduceScatter, ReduceScatterOffset, Rendezvous, Sweep,
 };
 use super::timing::{Batch, Isolated, Pace};
-use crate::parse::{at_least_one, seconds, size};
+use crate::parse::{at_least_one, ranks, seconds, size};
 
 /// Makes this process one of the ranks, which a launcher has started.
 pub const RANK_FLAG: &str = "--as-rank";
@@ -65,7 +65,7 @@ pub struct Common {
     #[command(flatten)]
     pub devices: Devices,
     /// Number of ranks
-    #[arg(long, default_value_t = 2, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 2, value_parser = ranks)]
     pub ranks: usize,
     /// Ranks are threads of one process instead of processes
     #[arg(long)]

@@ -72,6 +72,7 @@ pub fn bench(args: &Args) -> Result<ExitCode, BenchError> {
     }
     // Before any rank is started for a device that is not there.
     let devices = common.devices.count()?;
+    drive::check_room(common.devices, common.ranks)?;
     // Before anything is measured for a file that cannot be written.
     let json = common.json.as_deref().map(ResultFile::open).transpose()?;
     let svg = args.operation.plot().map(|path| ResultFile::open(path)).transpose()?;
@@ -138,8 +139,9 @@ fn parse<W: Into<OsString> + Clone>(
 /// Measures what a command line of this program asks for, the program's own name left out.
 pub fn lines(words: &[OsString]) -> Result<Vec<Line>, BenchError> {
     let operation_args = parse(words)?;
-    let operation = operation_args.operation()?;
-    Ok(measure(&*operation, operation_args.common(), words)?.lines)
+    let (operation, common) = (operation_args.operation()?, operation_args.common());
+    drive::check_room(common.devices, common.ranks)?;
+    Ok(measure(&*operation, common, words)?.lines)
 }
 
 /// A file for results; what is in it stays until there are some.

@@ -25,7 +25,7 @@ use symmem::prelude::*;
 use time::OffsetDateTime;
 
 use crate::bench::{self, Backend, BenchError, Devices};
-use crate::parse::{at_least_one, seconds, size};
+use crate::parse::{at_least_one, ranks, seconds, size};
 use steps::{Cost, steps};
 
 /// Operations that have more than one algorithm, by their names in `symmem bench`.
@@ -56,7 +56,7 @@ pub struct Args {
     #[arg(long, value_name = "OP[,OP..]", value_delimiter = ',', value_parser = OPERATIONS.map(|(name, _)| name))]
     operations: Vec<String>,
     /// Numbers of ranks; without it 2, 4, 8 and so on, up to this machine's cores or GPUs
-    #[arg(long, value_name = "N[,N..]", value_delimiter = ',', value_parser = at_least_one)]
+    #[arg(long, value_name = "N[,N..]", value_delimiter = ',', value_parser = ranks)]
     ranks: Vec<usize>,
     #[command(flatten)]
     devices: Devices,

@@ -298,7 +298,6 @@ fn sign(
     // Ordinals count from 1, and no allocation has 2^32 bytes of offsets to spare.
     let ordinal = first.0 | second.0 << 32;
     let offset = first.1 ^ second.1.rotate_left(32);
-    let tag = tag ^ choice::BUILT_IN;
     let rest = [a, b, c, small, tag, ordinal, offset, request.input_step];
     Signature::new(request.operation, Some(request.input.dtype()), request.op, &rest)
 }

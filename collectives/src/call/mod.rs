@@ -30,7 +30,8 @@ use crate::choice::Algorithm;
 /// (the input; where that is private, the output; on GPUs both) must be symmetric memory of the same
 /// rendezvous and offset on every rank, or on none. What differs is a [`Failure::CallMismatch`] on both sides: in
 /// this call where one rank consumes the other's data, else (broadcast, reduce) at the latest two
-/// operations later, in a barrier that follows, or in this call where the group has [`Completion::Group`](symmem_mem::Completion).
+/// operations later, in a barrier that follows, or in this call where the group has
+/// [`Completion::Group`](symmem_mem::Completion).
 /// Calls from several threads of a rank run one after the other, in the order in which they were
 /// issued.
 #[derive(Clone, Copy, Debug)]

@@ -47,6 +47,19 @@ pub enum SegmentError {
         /// The limit that is too tight.
         limit: Limit,
     },
+    /// The kernel refused for want of room, although the limits that are visible here leave enough by
+    /// now: what others took meanwhile they may have given back.
+    #[error("{call} for {needed} of shared memory: {cause}; {} available now under {}, the tightest limit of it", limit.available, limit.source)]
+    Refused {
+        /// The system call.
+        call: &'static str,
+        /// Bytes asked for.
+        needed: Bytes,
+        /// The kernel's reason.
+        cause: io::Error,
+        /// The tightest limit of what the call takes.
+        limit: Limit,
+    },
     /// The kernel refused although no limit that is visible here forbids it.
     #[error("{call} for {bytes}: {cause}")]
     System {
@@ -76,7 +89,7 @@ pub enum SegmentError {
 impl Fault for SegmentError {
     fn kind(&self) -> Kind {
         match self {
-            SegmentError::Limit { .. } => Kind::Exhausted,
+            SegmentError::Limit { .. } | SegmentError::Refused { .. } => Kind::Exhausted,
             SegmentError::System { cause, .. } => Kind::of_io(cause),
             SegmentError::WrongSize { .. } | SegmentError::NotSealed { .. } => Kind::Disagreement,
         }
@@ -106,8 +119,9 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`SegmentError::Limit`] where a limit leaves too little, found before anything is created;
-    /// [`SegmentError::System`] where the kernel refuses.
+    /// [`SegmentError::Limit`] where a limit leaves too little: found before anything is created or,
+    /// where others took memory since, after the kernel has refused;
+    /// [`SegmentError::Refused`] or [`SegmentError::System`] where that has no such reason.
     pub fn create(bytes: Bytes) -> Result<Self, SegmentError> {
         let failed = |call| {
             move |e: rustix::io::Errno| SegmentError::System { call, bytes, cause: e.into() }
@@ -120,7 +134,7 @@ impl Segment {
             rustix::fs::memfd_create("symmem", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
                 .map_err(failed("memfd_create"))?;
         rustix::fs::ftruncate(&fd, length).map_err(failed("ftruncate"))?;
-        reserve(&fd, length).map_err(failed("fallocate"))?;
+        reserve(&fd, length).map_err(|e| refused("fallocate", bytes, e, &OF_PAGES))?;
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(failed("F_ADD_SEALS"))?;
         let mut segment = Self::map(fd.as_fd(), bytes)?;
         segment.fd = Some(fd);
@@ -177,7 +191,7 @@ impl Segment {
                 0,
             )
         }
-        .map_err(|e| failed(e.into()))?;
+        .map_err(|e| refused("mmap", bytes, e, &[LimitSource::AddressSpace]))?;
         let base =
             NonNull::new(base.cast()).ok_or_else(|| failed(io::ErrorKind::OutOfMemory.into()))?;
         Ok(Segment { base, bytes: length.min(bytes.to_usize().unwrap_or(0)), fd: None })
@@ -256,6 +270,37 @@ impl Drop for Segment {
         {
             tracing::error!(bytes = self.bytes, error = %e, "munmap of a segment failed");
         }
+    }
+}
+
+/// What bounds the pages of a segment, beside its addresses.
+const OF_PAGES: [LimitSource; 3] =
+    [LimitSource::System, LimitSource::Cgroup, LimitSource::FileSize];
+
+/// Why the kernel refused to reserve or map. Who looks at the limits and then takes memory may find
+/// that others, who looked at the same time, have taken it: so the limits are looked at again.
+#[cold]
+fn refused(
+    call: &'static str,
+    bytes: Bytes,
+    error: rustix::io::Errno,
+    sources: &[LimitSource],
+) -> SegmentError {
+    let found = limits().into_iter().filter(|limit| sources.contains(&limit.source));
+    explain(call, bytes, error, found.min_by_key(|limit| limit.available))
+}
+
+fn explain(
+    call: &'static str,
+    needed: Bytes,
+    error: rustix::io::Errno,
+    tightest: Option<Limit>,
+) -> SegmentError {
+    use rustix::io::Errno;
+    match tightest.filter(|_| matches!(error, Errno::NOMEM | Errno::NOSPC | Errno::FBIG)) {
+        Some(limit) if limit.available < needed => SegmentError::Limit { needed, limit },
+        Some(limit) => SegmentError::Refused { call, needed, cause: error.into(), limit },
+        None => SegmentError::System { call, bytes: needed, cause: error.into() },
     }
 }
 
@@ -453,6 +498,27 @@ mod tests {
         let text = e.to_string();
         assert!(matches!(e, SegmentError::Limit { .. }), "{text}");
         assert!(text.contains("1048576 TiB") && text.contains("available"), "{text}");
+    }
+
+    #[test]
+    fn a_refusal_names_the_limit_that_others_have_used_up() {
+        use rustix::io::Errno;
+        let limit = |available| {
+            Some(Limit { source: LimitSource::AddressSpace, available: Bytes(available) })
+        };
+        let e = explain("mmap", Bytes(4096), Errno::NOMEM, limit(1024));
+        assert!(matches!(e, SegmentError::Limit { needed: Bytes(4096), .. }), "{e}");
+        // Others have given up what they had by the second look.
+        let e = explain("mmap", Bytes(4096), Errno::NOMEM, limit(8192));
+        assert!(matches!(e, SegmentError::Refused { .. }), "{e}");
+        let text = e.to_string();
+        assert!(text.contains("4 KiB") && text.contains("8 KiB available now"), "{text}");
+        assert_eq!(e.kind(), Kind::Exhausted);
+        // Another trouble is no limit's.
+        for (error, limit) in [(Errno::BADF, limit(1)), (Errno::NOMEM, None)] {
+            let e = explain("mmap", Bytes(4096), error, limit);
+            assert!(matches!(e, SegmentError::System { call: "mmap", .. }), "{e}");
+        }
     }
 
     #[test]

@@ -154,8 +154,10 @@ impl Options {
         Bytes(faults.checked_add(words)?).round_up(64 << 10)
     }
 
-    /// Bytes of one rank's shared region: pad, then workspace, each to a multiple of 4096.
-    pub(crate) fn region(&self) -> Option<Bytes> {
+    /// Bytes of one rank's shared region: pad, then workspace, each to a multiple of 4096. `None` where
+    /// 64 bits do not count them.
+    #[must_use]
+    pub fn region(&self) -> Option<Bytes> {
         let pad = self.pad.round_up(4096)?;
         let workspace =
             Bytes(self.workspace.get().checked_mul(u64::from(self.max_lanes))?).round_up(4096)?;

@@ -142,6 +142,7 @@ impl Group {
             return Err(StartError::ManyHosts { world_size, local_world_size });
         }
         let place = Place { rank: bootstrap.rank, world_size, run: bootstrap.run.clone() };
+        place.numbers(options)?;
         Self::join_store(bootstrap.connect(wait)?, &place, device, options, wait)
     }
 
@@ -161,10 +162,8 @@ impl Group {
         options: &Options,
         wait: &Wait,
     ) -> Result<Self, StartError> {
-        if place.rank >= place.world_size {
-            return Err(StartError::Rank { rank: place.rank, world_size: place.world_size });
-        }
-        let world = world(place, store, wait)?;
+        let numbers = place.numbers(options)?;
+        let world = world(place, numbers, store, wait)?;
         Ok(Group::of_all(&world, device, options, wait)?)
     }
 }
@@ -180,9 +179,31 @@ pub struct Place {
     pub run: RunId,
 }
 
+impl Place {
+    /// Rank and world size as they travel, where a group of that size can have these options. Nothing
+    /// is as large as the world before this is known.
+    fn numbers(&self, options: &Options) -> Result<(u32, u32), StartError> {
+        let &Place { rank, world_size, .. } = self;
+        let out_of_range = StartError::Rank { rank, world_size };
+        let most = u32::MAX;
+        let size = u32::try_from(world_size)
+            .map_err(|_| RendezvousError::TooManyRanks { ranks: world_size, most })?;
+        options.check(world_size).map_err(RendezvousError::from)?;
+        match u32::try_from(rank) {
+            Ok(rank) if rank < size => Ok((rank, size)),
+            _ => Err(out_of_range),
+        }
+    }
+}
+
 /// This process's rank in its run. One request to the store: the token, which names the run where
 /// its launcher did not.
-fn world(place: &Place, store: Arc<dyn Store>, wait: &Wait) -> Result<Arc<World>, StartError> {
+fn world(
+    place: &Place,
+    numbers: (u32, u32),
+    store: Arc<dyn Store>,
+    wait: &Wait,
+) -> Result<Arc<World>, StartError> {
     let launched = place.run.launcher.as_deref().unwrap_or("unnamed");
     let prefix = format!("symmem/{launched}.{}", place.run.restart);
     let key = format!("{prefix}/token");
@@ -201,12 +222,7 @@ fn world(place: &Place, store: Arc<dyn Store>, wait: &Wait) -> Result<Arc<World>
         hosts: Arc::new(move || known_hosts(&*asking).unwrap_or_default()),
     };
     let exchange = Arc::new(UnixExchange::new(run.clone(), 0, token, links.clone(), on_lead));
-    let (rank, size) = (as_u32(place.rank), as_u32(place.world_size));
-    Ok(Arc::new(World::new(run, (rank, size), false, exchange, register, links, store)))
-}
-
-fn as_u32(n: usize) -> u32 {
-    u32::try_from(n).unwrap_or(u32::MAX)
+    Ok(Arc::new(World::new(run, numbers, false, exchange, register, links, store)))
 }
 
 /// A bound for what is only there to explain a failure.

@@ -2,8 +2,10 @@
 
 mod join;
 mod processes;
+mod room;
 mod threads;
 
 pub use join::{Place, StartError};
 pub use processes::{Job, JobError, Processes, SpawnError};
+pub use room::{NoRoom, TaskLimit, TaskLimitSource, check_room};
 pub use threads::{Threads, threads};

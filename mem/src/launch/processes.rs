@@ -14,6 +14,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use symmem_hal::types::RankSet;
 use symmem_hal::{Fault, Kind, Wait};
 
+use super::room::{self, TaskLimit};
 use crate::exchange::token::random;
 use crate::store::tcp::{ServeError, StoreServer};
 
@@ -40,6 +41,14 @@ pub enum SpawnError {
     /// No ranks were asked for.
     #[error("0 ranks: at least one is needed")]
     NoRanks,
+    /// More ranks were asked for than processes can be started; none was.
+    #[error("{ranks} ranks: {} more processes can run under {}", limit.available, limit.source)]
+    TooManyRanks {
+        /// How many were asked for.
+        ranks: usize,
+        /// The limit that is too tight.
+        limit: TaskLimit,
+    },
     /// The store has no port.
     #[error(transparent)]
     Store(#[from] ServeError),
@@ -62,6 +71,7 @@ impl Fault for SpawnError {
     fn kind(&self) -> Kind {
         match self {
             SpawnError::NoRanks => Kind::InvalidArgument,
+            SpawnError::TooManyRanks { .. } => Kind::Exhausted,
             SpawnError::Store(e) => e.kind(),
             SpawnError::Spawn { cause, .. } => Kind::of_io(cause),
             SpawnError::Random => Kind::System,
@@ -158,10 +168,14 @@ impl Processes {
     ///
     /// # Errors
     ///
-    /// [`SpawnError`].
+    /// [`SpawnError`]; more ranks than the system has processes for are refused before any is started.
+    /// What memory they take is theirs to know; see [`check_room`](super::check_room).
     pub fn spawn(self) -> Result<Job, SpawnError> {
         if self.ranks == 0 {
             return Err(SpawnError::NoRanks);
+        }
+        if let Some(limit) = room::tightest_of_tasks().filter(|l| self.ranks as u64 > l.available) {
+            return Err(SpawnError::TooManyRanks { ranks: self.ranks, limit });
         }
         let server = StoreServer::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
         let id = random::<8>().map_err(|_| SpawnError::Random)?;

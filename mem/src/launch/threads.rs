@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use symmem_hal::types::{BackendKind, Bytes};
 use symmem_hal::{Device, Wait};
 
+use super::room::check_room;
 use crate::group::world::World;
 use crate::group::{Group, Options};
 use crate::liveness::afterwards;
@@ -15,7 +17,8 @@ use crate::rendezvous::RendezvousError;
 use crate::settings;
 
 /// Runs `body` once for each of `ranks` ranks, each on a thread of its own with its own group of
-/// all of them, on the default backend ([`settings`]) with default options. Returns the results in rank order.
+/// all of them, on the default backend ([`settings`]) with default options. Returns the results in rank
+/// order.
 ///
 /// A rank that panics is lost to the others, whose waits for it end with
 /// [`Failure::PeerLost`](crate::Failure::PeerLost); its panic is resumed here once all ranks have
@@ -24,8 +27,9 @@ use crate::settings;
 /// # Errors
 ///
 /// [`RendezvousError::NoRanks`] for 0 ranks, [`RendezvousError::TooManyRanks`] for more than there can
-/// be, [`RendezvousError::Options`] for more than the pad has slots for; else why the group could not be made: out of memory,
-/// say. No body has run then.
+/// be, [`RendezvousError::Options`] for more than the pad has slots for, [`RendezvousError::NoRoom`]
+/// for more than there is memory for, all before any thread is started; else why the group could not be
+/// made, as a rank that knows it says. No body has run then.
 pub fn threads<R: Send>(
     ranks: usize,
     body: impl Fn(Group) -> R + Sync,
@@ -78,6 +82,7 @@ impl Threads {
             .map_err(|_| RendezvousError::TooManyRanks { ranks: self.ranks, most })?;
         // Nothing is as large as its ranks before the options allow so many.
         self.options.check(self.ranks)?;
+        check_room(self.on_host(), self.options.region().unwrap_or(Bytes(u64::MAX)))?;
         static RUNS: AtomicU64 = AtomicU64::new(0);
         let run =
             format!("threads-{}-{}", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
@@ -119,8 +124,32 @@ impl Threads {
         }
         match unstarted {
             Some(error) => Err(error),
-            None => returned.into_iter().collect(),
+            None => results_or_cause(returned),
         }
+    }
+
+    /// How many ranks have their memory from this machine's.
+    fn on_host(&self) -> usize {
+        let devices = self.devices.len();
+        let dealt = |(at, _)| (self.ranks + devices - 1 - at) / devices;
+        let is_on_host = |(_, device): &(usize, &Device)| device.kind() != BackendKind::Cuda;
+        self.devices.iter().enumerate().filter(is_on_host).map(dealt).sum()
+    }
+}
+
+/// All results, or the error that tells most: of the lowest rank, of those that found the cause
+/// themselves if there are any.
+fn results_or_cause<R>(ends: Vec<Result<R, RendezvousError>>) -> Result<Vec<R>, RendezvousError> {
+    let (mut results, mut errors) = (Vec::with_capacity(ends.len()), Vec::new());
+    for end in ends {
+        match end {
+            Ok(result) => results.push(result),
+            Err(error) => errors.push(error),
+        }
+    }
+    match errors.into_iter().min_by_key(RendezvousError::is_of_others) {
+        Some(error) => Err(error),
+        None => Ok(results),
     }
 }
 
@@ -172,5 +201,43 @@ impl Drop for RankScope {
         self.peers.announce_lost(self.rank);
         let (peers, rank) = (self.peers.clone(), self.rank);
         afterwards(peers.in_flight(rank), move || peers.announce_gone(rank));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use symmem_hal::Kind;
+    use symmem_hal::types::RankSet;
+
+    use super::*;
+
+    #[test]
+    fn the_error_of_the_rank_that_knows_the_cause_is_told() {
+        let ranks = RankSet::one(2);
+        let heard = |_| {
+            Err(RendezvousError::Map { ranks: ranks.clone(), reason: None, kind: Kind::System })
+        };
+        let cause = "1 GiB needed, 1 MiB available".to_owned();
+        let knows: Result<(), _> = Err(RendezvousError::Map {
+            ranks: ranks.clone(),
+            reason: Some(cause.clone()),
+            kind: Kind::Exhausted,
+        });
+        let told = results_or_cause(vec![heard(0), heard(1), knows, heard(3)]).unwrap_err();
+        assert!(told.to_string().contains(&cause), "{told}");
+        // Where nobody knows, the lowest.
+        let told = results_or_cause(vec![Ok(()), heard(1)]).unwrap_err();
+        assert!(matches!(told, RendezvousError::Map { reason: None, .. }), "{told}");
+        assert_eq!(results_or_cause(vec![Ok(1), Ok(2)]).unwrap(), [1, 2]);
+    }
+
+    #[test]
+    fn ranks_of_this_machine_are_those_whose_devices_are() {
+        for (ranks, devices) in [(1, 1), (5, 1), (5, 2), (2, 3), (7, 3)] {
+            let devices = (0..devices).map(Device::stub).collect();
+            assert_eq!(Threads::new(ranks).devices(devices).on_host(), ranks);
+        }
     }
 }

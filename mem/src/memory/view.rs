@@ -172,7 +172,8 @@ impl View {
     ///
     /// # Errors
     ///
-    /// [`ViewError::NotContiguous`], or [`ViewError::PastEnd`] where they are not all in this view.
+    /// [`ViewError::NotContiguous`]; [`ViewError::PastEnd`] where they are not all in this view, or
+    /// [`ViewError::PastAll`] where they begin further on than 64 bits count bytes.
     pub fn slice(&self, start: u64, count: u64) -> Result<View, ViewError> {
         self.contiguous()?;
         let size = self.dtype.size() as u64;

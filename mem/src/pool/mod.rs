@@ -25,9 +25,9 @@ use crate::memory::{Allocation, Backing, Tensor, TensorError, View, retire};
 /// differently on two ranks are a [`Mismatch`](crate::Mismatch) on every rank.
 ///
 /// A dropped block is used again at once if it had no rendezvous, and no work on it is in flight. If
-/// it had, peers may still have it: then it is used again once the ranks of its group have met, in a rendezvous or in
-/// [`Group::reclaim`](crate::Group::reclaim), after all of them dropped theirs and every handle and
-/// view of it. That moment is the same on all ranks. So a loop that allocates, makes symmetric and
+/// it had, peers may still have it: then it is used again once the ranks of its group have met, in a
+/// rendezvous or in [`Group::reclaim`](crate::Group::reclaim), after all of them dropped theirs and
+/// every handle and view of it. That moment is the same on all ranks. So a loop that allocates, makes symmetric and
 /// drops uses two places in turn.
 ///
 /// A pool belongs to one rank of one run: ranks that are threads have one each. What a rank that was
@@ -154,9 +154,12 @@ impl MemoryPool {
         let size = size.round_up(Self::ALIGNMENT).unwrap_or(size);
         let backing = match Backing::new(&self.0.device, size) {
             Ok(backing) => backing,
-            // Segments that nobody uses may be what is short.
-            Err(e) if self.0.state.lock().trim() == 0 => return Err(e),
-            Err(_) => Backing::new(&self.0.device, size)?,
+            // Segments that nobody uses may be what is short. Another thread may have let go of them
+            // since this one asked: so it asks again in any case.
+            Err(_) => {
+                self.0.state.lock().trim();
+                Backing::new(&self.0.device, size)?
+            }
         };
         let mut blocks = Blocks::new(size.get());
         let offset = blocks.take(length.get()).unwrap_or_default();

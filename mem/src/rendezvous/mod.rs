@@ -20,6 +20,7 @@ use crate::failure::Failure;
 use crate::group::quarantine;
 use crate::group::{Forgets, Group, OptionsError};
 use crate::handle::SymmetricMemory;
+use crate::launch::NoRoom;
 use crate::memory::ledger::Token;
 use crate::memory::{Allocation, View};
 use record::{About, Step};
@@ -102,6 +103,9 @@ pub enum RendezvousError {
         /// How many there can be.
         most: u32,
     },
+    /// The ranks together need more memory than there is; none was started.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     /// A rank's thread could not be started, so that no group was made.
     #[error("no thread for rank {rank}: {reason}; threads may be limited (ulimit -u)")]
     Thread {
@@ -142,6 +146,7 @@ impl Fault for RendezvousError {
             RendezvousError::Alloc(e) => e.kind(),
             RendezvousError::Access(e) => e.kind(),
             RendezvousError::Options(e) => e.kind(),
+            RendezvousError::NoRoom(e) => e.kind(),
             RendezvousError::Thread { .. } | RendezvousError::Crowded { .. } => Kind::Exhausted,
             RendezvousError::Unreachable { .. } => Kind::Unsupported,
             RendezvousError::Quarantined { .. } => Kind::Stale,
@@ -160,6 +165,18 @@ impl Fault for RendezvousError {
             RendezvousError::Unreachable { rank, peer, .. } => [*rank, *peer].into_iter().collect(),
             _ => RankSet::new(),
         }
+    }
+}
+
+impl RendezvousError {
+    /// Whether it tells of other ranks' trouble, which they say more of.
+    pub(crate) fn is_of_others(&self) -> bool {
+        matches!(
+            self,
+            RendezvousError::Map { reason: None, .. }
+                | RendezvousError::Exchange(_)
+                | RendezvousError::Failed(_)
+        )
     }
 }
 

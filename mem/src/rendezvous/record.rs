@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use symmem_hal::types::{DType, RankSet};
 use symmem_hal::{Device, Fault, Kind};
 
+use crate::call::BUILT_IN_CHOICES;
 use crate::exchange::frame::WIRE_VERSION;
 use crate::group::Options;
 use crate::memory::View;
@@ -58,6 +59,8 @@ pub(crate) struct Equal {
     pub completion: String,
     /// Of the table by which algorithms are chosen.
     pub choices: String,
+    /// Of the figures that hold where the table says nothing.
+    pub built_in: u64,
     pub little_endian: bool,
     /// Hash of the kernel sources: set by the layers that have them, as sections.
     pub sections: Vec<(String, String, String)>,
@@ -169,6 +172,7 @@ impl Record {
                 determinism: format!("{:?}", options.determinism),
                 completion: format!("{:?}", options.completion),
                 choices: options.choices.name(),
+                built_in: BUILT_IN_CHOICES,
                 little_endian: cfg!(target_endian = "little"),
                 sections: options.sections.clone(),
             },
@@ -235,6 +239,7 @@ impl Record {
             ("determinism".into(), e.determinism.clone()),
             ("completion".into(), e.completion.clone()),
             ("the choice table (SYMMEM_TUNE)".into(), e.choices.clone()),
+            ("the built-in choice table".into(), format!("{:016x}", e.built_in)),
             ("little-endian".into(), e.little_endian.to_string()),
         ];
         for (namespace, key, value) in &e.sections {
@@ -282,4 +287,34 @@ fn connections() -> u32 {
 
 pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn ranks_of_builds_with_other_built_in_figures_are_told_when_they_make_a_group() {
+        let about = About {
+            step: Step::CreateGroup,
+            run: "run",
+            group: 1,
+            members: &[0, 1, 2],
+            generation: 0,
+            ordinal: 0,
+            view: None,
+            segment: None,
+        };
+        let record = Record::new(&about, &Options::default(), &Device::host());
+        let record = Record::decode(&record.encode()).unwrap();
+        let mut other = record.clone();
+        other.equal.built_in ^= 1;
+        assert_eq!(compare(&[record.clone(), record.clone()]), Ok(()));
+        let told = compare(&[record.clone(), other, record]).unwrap_err();
+        assert_eq!(told.field, "the built-in choice table");
+        assert_eq!(told.values[0].0, format!("{BUILT_IN_CHOICES:016x}"));
+        assert_eq!(told.ranks(), RankSet::one(1));
+    }
 }

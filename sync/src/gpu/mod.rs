@@ -20,4 +20,4 @@ mod state;
 pub use args::{NEAR, SymmemLane};
 pub use kernels::{SIGNALS, SYMMEM_SYNC_CUH, UNITS};
 pub use layout::GpuLayout;
-pub(crate) use state::{Called, Ends, Gpu, LaneMemory};
+pub(crate) use state::{Called, Gpu, LaneMemory};

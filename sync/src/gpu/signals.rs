@@ -1,7 +1,7 @@
 //! Launches of the kernels of signals and barriers.
 #![allow(unsafe_code, reason = "launches kernels")]
 
-use symmem_hal::{Function, Grid, KeepAlive, Launch, Launched, Stream, SyncError, Wait};
+use symmem_hal::{Function, Grid, Launch, Launched, Stream, SyncError, Wait};
 use symmem_mem::View;
 
 use super::args::SymmemPut;

@@ -95,8 +95,13 @@ impl<'a> Words<'a> {
 
     /// Turns to another lane of the same group, below `layout().lanes`: what was looked up is the same.
     pub(crate) fn turn_to(&mut self, lane: u32) {
-        debug_assert!(lane < self.layout.lanes);
         self.lane = self.layout.entry(lane.min(self.layout.lanes - 1));
+    }
+
+    /// The epoch that this lane's next operation had when the calls before it had been compared with
+    /// those of all ranks; this rank's alone, behind the entry word and the epoch.
+    pub(crate) fn compared(&self) -> &AtomicU32 {
+        self.word32(self.workspace(self.layout.rank as usize, self.lane + 8))
     }
 
     pub(crate) fn layout(&self) -> &Layout {

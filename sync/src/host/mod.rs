@@ -16,3 +16,4 @@ pub use session::{Ended, LaneArgs, Session};
 use signal::KERNELS;
 pub(crate) use signal::{PutArgs, SignalArgs};
 pub(crate) use state::Host;
+pub(crate) use wait::GRACE;

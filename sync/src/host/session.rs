@@ -122,7 +122,7 @@ impl<'a> Session<'a> {
     /// The staging of a rank for this epoch and a chunk: read a peer's after its flag, write only
     /// this rank's own.
     ///
-    /// Holds [`Layout::chunk_capacity`](crate::Layout::chunk_capacity) bytes twice: for a chunk of
+    /// Holds [`Capacities::chunk_capacity`](crate::Capacities::chunk_capacity) bytes twice: for a chunk of
     /// input, and for a result. Null for a rank that the group does not have.
     #[must_use]
     pub fn staging(&self, rank: usize, chunk: usize) -> *mut u8 {
@@ -280,7 +280,7 @@ fn issue_word(context: &LaunchContext<'_>, args: LaneArgs) -> Option<u64> {
 fn refuse(memory: &Words<'_>, waiter: &Waiter<'_>, args: LaneArgs, refused: Refused) -> Ended {
     match refused {
         Refused::Busy { .. } => {
-            give_up(memory, waiter, args, None, Reason::LaneBusy, None, RankSet::new());
+            give_up(memory, waiter.patience(), args, None, Reason::LaneBusy, None, RankSet::new());
         }
         // The lane has its reason; the launch of the graph has none yet.
         Refused::Failed | Refused::Retired if !args.runs.is_null() => {
@@ -309,17 +309,25 @@ fn stop(
             let page = memory.control(ControlMemory::rank(memory));
             let left = page.is_some_and(|page| page.has_left(rank));
             let reason = if left { Reason::PeerLeft } else { Reason::PeerLost };
-            give_up(memory, waiter, args, Some(epoch), reason, Some(rank), missing);
+            give_up(memory, waiter.patience(), args, Some(epoch), reason, Some(rank), missing);
         }
         Stopped::Without(Cause::Cancelled) => {
-            give_up(memory, waiter, args, Some(epoch), Reason::Cancelled, None, missing);
+            give_up(memory, waiter.patience(), args, Some(epoch), Reason::Cancelled, None, missing);
         }
         Stopped::Without(Cause::Overdue) => {
-            give_up(memory, waiter, args, Some(epoch), Reason::TimedOut, None, missing);
+            give_up(memory, waiter.patience(), args, Some(epoch), Reason::TimedOut, None, missing);
         }
         Stopped::Found(Mismatch { rank, epoch, difference }) => {
             let reason = Reason::CallMismatch(difference);
-            give_up(memory, waiter, args, Some(epoch), reason, Some(rank), RankSet::new());
+            give_up(
+                memory,
+                waiter.patience(),
+                args,
+                Some(epoch),
+                reason,
+                Some(rank),
+                RankSet::new(),
+            );
         }
     }
     Ended
@@ -348,7 +356,7 @@ fn for_a_while(
 #[cold]
 fn give_up(
     memory: &Words<'_>,
-    waiter: &Waiter<'_>,
+    mut patient: impl FnMut() -> bool,
     args: LaneArgs,
     epoch: Option<Epoch>,
     reason: Reason,
@@ -364,7 +372,6 @@ fn give_up(
         epoch,
         missing,
     };
-    let mut patient = waiter.patience();
     let reported = match control::give_up(memory, &record) {
         Verdict::Failed(reported) => reported,
         Verdict::Adopting => {
@@ -380,16 +387,16 @@ fn give_up(
     ring_all(memory);
 }
 
-/// Reports that the last calls of two ranks on a lane differ, and closes the lane on this rank.
+/// Reports that the last calls of two ranks on a lane differ, and closes the lane on this rank. Waits
+/// for another rank's report as long as the caller has patience.
 pub(super) fn report_mismatch(
-    context: &LaunchContext<'_>,
     memory: &Words<'_>,
+    patient: impl FnMut() -> bool,
     lane: u32,
     Mismatch { rank, epoch, difference }: Mismatch,
 ) {
     // The operation's code is in the calls.
     let args = LaneArgs { lane, ..bytemuck::Zeroable::zeroed() };
     let reason = Reason::CallMismatch(difference);
-    let waiter = Waiter::new(context, memory);
-    give_up(memory, &waiter, args, Some(epoch), reason, Some(rank), RankSet::new());
+    give_up(memory, patient, args, Some(epoch), reason, Some(rank), RankSet::new());
 }

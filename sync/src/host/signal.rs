@@ -9,10 +9,11 @@ use symmem_hal::{DevicePtr, Kernel, KernelSet, LaunchContext, shm};
 
 use super::memory::Words;
 use super::session;
-use super::wait::{Limits, Stopped, Waiter, ring, ring_all};
+use super::wait::{Limits, Stopped, Waiter, patience, ring, ring_all};
 use crate::protocol::barrier::{Barrier, Channel, Reset};
 use crate::protocol::control::{Cause, Look};
-use crate::protocol::{ControlMemory, Epoch, Progress, SignalMemory, lane, slot};
+use crate::protocol::lane::LookedBack;
+use crate::protocol::{ControlMemory, Epoch, LaneMemory, Progress, SignalMemory, Word, lane, slot};
 use crate::signals::{SignalCall, fault};
 
 /// The kernels of this crate.
@@ -151,7 +152,8 @@ unsafe fn barrier(context: &LaunchContext<'_>, args: *const u8) {
         );
     };
     ring_all(&memory);
-    let ended = Waiter::new(context, &memory).until(
+    let mut waiter = Waiter::new(context, &memory);
+    let ended = waiter.until(
         &mut barrier,
         |b| Ok(b.poll()),
         |b, _, limits| Ok(look(&memory, b.missing(), limits)),
@@ -162,26 +164,43 @@ unsafe fn barrier(context: &LaunchContext<'_>, args: *const u8) {
         return give_up(context, &memory, SignalCall::Barrier, args, stopped, &missing);
     }
     // Every rank has come here after what it issued before.
-    compare_last_calls(context, memory);
+    let patient = patience(context.wait(), waiter.deadline());
+    compare_last_calls(context, memory, patient);
 }
 
 unsafe fn look_back(context: &LaunchContext<'_>, args: *const u8) {
     // SAFETY: as in `barrier`.
     if let Some((_, memory)) = unsafe { open(context, args) } {
-        compare_last_calls(context, memory);
+        // Whoever leaves waits for nobody.
+        compare_last_calls(context, memory, || false);
     }
 }
 
 /// Fails the group where the last calls of two ranks on a lane differ. That of a rank whose data
-/// nobody consumed is compared by the next operation, and there may be none.
-fn compare_last_calls(context: &LaunchContext<'_>, mut memory: Words<'_>) {
+/// nobody consumed is compared by the next operation, and there may be none. The launch is stopped
+/// where the group has failed, by this or before.
+fn compare_last_calls(
+    context: &LaunchContext<'_>,
+    mut memory: Words<'_>,
+    patient: impl FnMut() -> bool,
+) {
     if memory.control(SignalMemory::rank(&memory)).is_none_or(|page| page.is_aborted()) {
-        return;
+        return context.stop();
     }
     for lane in 0..memory.layout().lanes {
         memory.turn_to(lane);
-        if let Err(mismatch) = lane::look_back(&memory) {
-            return session::report_mismatch(context, &memory, lane, mismatch);
+        // Of a lane that was not used since, all is known.
+        let (next, compared) = (memory.epoch_copy(0).load_acquire(), memory.compared());
+        if compared.load(Ordering::Relaxed) == next {
+            continue;
+        }
+        match lane::look_back(&memory) {
+            Ok(LookedBack::All) => compared.store(next, Ordering::Relaxed),
+            Ok(LookedBack::Part) => {}
+            Err(mismatch) => {
+                session::report_mismatch(&memory, patient, lane, mismatch);
+                return context.stop();
+            }
         }
     }
 }

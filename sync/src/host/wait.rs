@@ -90,7 +90,28 @@ pub(crate) fn ring(memory: &Words<'_>, rank: usize) {
 /// How long after its deadline, or its cancellation, a rank that lost the race to report a failure
 /// still waits for the report of the rank that won it and lives: so that all report the same. What a
 /// rank of a busy machine needs to get a turn; beyond it the rank reports what it found itself.
-const GRACE: Duration = Duration::from_secs(2);
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
+
+/// Whether to go on waiting for a report, asked again and again: until the deadline of the launch, or
+/// its cancellation, and [`GRACE`] after that.
+pub(crate) fn patience(wait: &Wait, deadline: Instant) -> impl FnMut() -> bool {
+    patience_by(wait, deadline, Instant::now)
+}
+
+fn patience_by(
+    wait: &Wait,
+    deadline: Instant,
+    clock: impl Fn() -> Instant,
+) -> impl FnMut() -> bool {
+    let mut end = None;
+    move || {
+        let now = clock();
+        if end.is_none() && (now >= deadline || wait.is_cancelled()) {
+            end = Some(now.min(deadline) + GRACE);
+        }
+        end.is_none_or(|end| now < end)
+    }
+}
 
 /// How a wait that ended early ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,18 +142,14 @@ impl<'a> Waiter<'a> {
         Waiter { wait: context.wait(), memory, deadline: None }
     }
 
-    /// Whether to go on waiting for a report, asked again and again: within the launch's bound, and
-    /// [`GRACE`] after it.
-    pub(crate) fn patience(&self) -> impl FnMut() -> bool {
-        let deadline = self.deadline.unwrap_or_else(|| self.wait.deadline());
-        let mut end = None;
-        move || {
-            let now = Instant::now();
-            if end.is_none() && (now >= deadline || self.wait.is_cancelled()) {
-                end = Some(now + GRACE);
-            }
-            end.is_none_or(|end| now < end)
-        }
+    /// [`patience`] within the launch's bound.
+    pub(crate) fn patience(&self) -> impl FnMut() -> bool + use<'a> {
+        patience(self.wait, self.deadline())
+    }
+
+    /// When the launch's waits end; if none has begun, as if one did now.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline.unwrap_or_else(|| self.wait.deadline())
     }
 
     /// Polls `state` until it is ready, by the ladder. `look` says what else there is, when a poll
@@ -214,4 +231,47 @@ fn nap(word: &AtomicU32, awaited: u32, time: Duration) {
     };
     // However it returns, the loop above looks again.
     let _ = futex::wait(word, futex::Flags::empty(), awaited, Some(&timeout));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use symmem_hal::CancelToken;
+
+    use super::*;
+
+    /// Asks at each of these times, in milliseconds, whether to go on; at `cancelled` it is cancelled.
+    fn asked(deadline: u64, cancelled: Option<u64>, times: &[u64]) -> Vec<bool> {
+        let (start, token) = (Instant::now(), CancelToken::new());
+        let wait = Wait::timeout(Duration::from_millis(deadline)).with_cancel(token.clone());
+        let at = Cell::new(start);
+        let mut patient = patience_by(&wait, start + Duration::from_millis(deadline), || at.get());
+        let mut ask = |ms: &u64| {
+            if cancelled.is_some_and(|cancelled| cancelled <= *ms) {
+                token.cancel();
+            }
+            at.set(start + Duration::from_millis(*ms));
+            patient()
+        };
+        times.iter().map(&mut ask).collect()
+    }
+
+    #[test]
+    fn patience_ends_a_while_after_the_deadline() {
+        let grace = GRACE.as_millis() as u64;
+        let times = [0, 99, 100, 99 + grace, 100 + grace, 101 + grace];
+        assert_eq!(asked(100, None, &times), [true, true, true, true, false, false]);
+        // Also where nobody asked before.
+        assert_eq!(asked(100, None, &[100 + grace]), [false]);
+    }
+
+    #[test]
+    fn patience_ends_a_while_after_the_cancellation() {
+        let grace = GRACE.as_millis() as u64;
+        let times = [0, 50, 49 + grace, 50 + grace];
+        assert_eq!(asked(u64::MAX >> 20, Some(50), &times), [true, true, true, false]);
+        // The deadline comes first.
+        assert_eq!(asked(10, Some(50), &[50, 9 + grace, 10 + grace]), [true, true, false]);
+    }
 }

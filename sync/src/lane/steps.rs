@@ -1,8 +1,6 @@
 //! Operations that are more than one piece of work on a GPU's stream.
 #![allow(unsafe_code, reason = "launches kernels")]
 
-use std::sync::Arc;
-
 use symmem_hal::types::Bytes;
 use symmem_hal::{DevicePtr, Function, Grid, KeepAlive, Launch, Launched, Stream, Wait};
 use symmem_mem::Failure;

@@ -11,10 +11,12 @@ pub use threads::threads;
 use std::time::Duration;
 
 use symmem::hal::DeviceError;
-use symmem::launch::{JobError, SpawnError, StartError};
+use symmem::hal::types::Bytes;
+use symmem::launch::{self, JobError, NoRoom, SpawnError, StartError};
 use symmem::mem::RendezvousError;
 use symmem::prelude::*;
 
+use super::devices::{Backend, Devices};
 use super::member::Member;
 use super::operation::Operation;
 use super::report::Report;
@@ -30,6 +32,8 @@ pub enum DriveError {
     Job(#[from] JobError),
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// A rank did not do its part.
@@ -66,6 +70,15 @@ impl Fault for JoinError {
 /// busy machine while the others wait for it.
 fn options() -> Options {
     Options { deadline: Duration::from_secs(60), ..Options::default() }
+}
+
+/// That this machine has the memory for the ranks' groups, where it is this machine's.
+pub fn check_room(devices: Devices, ranks: usize) -> Result<(), DriveError> {
+    if devices.backend == Backend::Cuda {
+        return Ok(());
+    }
+    let each = options().region().unwrap_or(Bytes(u64::MAX));
+    Ok(launch::check_room(ranks, each)?)
 }
 
 /// One rank's part. Returns whether all went well.

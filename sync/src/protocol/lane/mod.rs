@@ -16,7 +16,7 @@ mod look_back;
 mod operation;
 
 pub use arrival::{Arrival, Clear, enter};
-pub use look_back::look_back;
+pub use look_back::{LookedBack, look_back};
 pub use operation::{Agreed, Operation};
 
 use symmem_hal::types::RankSet;

@@ -5,7 +5,7 @@
 
 use super::loom_lane::Model;
 use super::loom_words::{Loom, block_on, check};
-use super::program::{Flaw, Habits, Step, Stop, run};
+use super::program::{Flaw, Habits, LookBack, Step, Stop, run};
 use super::world::World;
 use crate::protocol::Placement::{self, PerReader, Shared};
 use crate::protocol::control::{Reason, Record};
@@ -62,6 +62,42 @@ fn loom_mismatch_is_reported_by_both() {
             both_report(watched(placement, &[&[mine, empty], &[theirs, empty]], 2));
         }
     }
+}
+
+/// As [`both_report`], where the calls that differ are the last ones, and nobody consumes.
+#[test]
+fn loom_mismatch_of_the_last_calls_is_found_behind_a_barrier() {
+    for placement in [Shared, PerReader] {
+        for (mine, theirs) in [(ROOTED, Step::rooted(1, 1, 1)), (Step::empty(), EXCHANGE)] {
+            let mut model = watched(placement, &[&[mine], &[theirs]], 2);
+            model.habits.look_back = LookBack::Together;
+            both_report(model);
+        }
+    }
+}
+
+/// Nothing is found where nothing differs, wherever the others are.
+fn nobody_reports(placement: Placement, flaw: Flaw) {
+    for script in [[ROOTED, Step::empty(), ROOTED], [EXCHANGE, ROOTED, Step::rooted(1, 1, 1)]] {
+        let mut model = watched(placement, &[&script, &script], 2).flawed(flaw);
+        model.habits.look_back = LookBack::Alone;
+        check(&format!("look back {placement:?} {script:?}"), model.preemptions, move || {
+            let reports: Vec<_> = model.execute::<Loom>().into_iter().map(failure).collect();
+            assert!(reports.iter().all(Option::is_none), "reported: {reports:?}");
+            true
+        });
+    }
+}
+
+#[test]
+fn loom_a_look_back_at_equal_calls_finds_nothing() {
+    [Shared, PerReader].map(|placement| nobody_reports(placement, Flaw::None));
+}
+
+#[test]
+#[should_panic(expected = "reported: ")]
+fn loom_catches_a_look_back_at_any_epoch() {
+    nobody_reports(Shared, Flaw::AnyEpoch);
 }
 
 #[test]

@@ -30,7 +30,7 @@
 //! | 2 ranks of 2 blocks, pairs of different grids; scrub and wrap | 0: switches at waits only |
 //! | 2 ranks across scrub and wrap with stale words of the coming epoch | unbounded |
 //! | 2 ranks, every run ends | 2 |
-//! | 2 ranks, calls that differ; deadlines | 2 (3 ranks: 0, shared) |
+//! | 2 ranks, calls that differ, also the last ones; looks back at equal ones; deadlines | 2 (3 ranks: 0, shared) |
 //! | a rank that dies, before and after its stores | 3 |
 //! | reports of 2 ranks, settling, overlapping entries, slots, doorbell of one waiter | unbounded |
 //! | reports of 3 ranks | 3 |

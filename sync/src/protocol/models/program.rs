@@ -8,10 +8,10 @@ use symmem_mem::call::Issued;
 
 use super::world::{Machine, View};
 use crate::protocol::control::{self, Cause, Gate, Look, Reason, Record, Verdict};
-use crate::protocol::lane::{Agreed, Clear, Phase};
+use crate::protocol::lane::{Agreed, Clear, LookedBack, Phase};
 use crate::protocol::{
     Arrival, Call, ControlMemory, Entry, Epoch, Header, LaneMemory, Mismatch, Operation, Peers,
-    Progress, Refused, Seat, Word, lane,
+    Progress, Refused, Seat, Word, header, lane,
 };
 
 /// An operation of a script.
@@ -94,6 +94,18 @@ pub(super) enum Flaw {
     NoComparison,
     /// It gives up as soon as it sees a cause, without one more poll.
     Hasty,
+    /// It looks back at whatever header is in a slot, be it of the operation before.
+    AnyEpoch,
+}
+
+/// When a program looks back at its last call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LookBack {
+    Never,
+    /// As soon as it has ended, as a rank does that leaves.
+    Alone,
+    /// Once every rank has ended, as a barrier does.
+    Together,
 }
 
 /// How a program runs its script.
@@ -106,6 +118,7 @@ pub(super) struct Habits {
     pub patience: u32,
     /// Whether a miss ends the program instead, as [`Stop::Blocked`].
     pub once: bool,
+    pub look_back: LookBack,
     pub flaw: Flaw,
 }
 
@@ -115,6 +128,7 @@ impl Habits {
         period: u32::MAX,
         patience: u32::MAX,
         once: false,
+        look_back: LookBack::Never,
         flaw: Flaw::None,
     };
     /// Looks at the control page at every miss.
@@ -199,7 +213,81 @@ pub(super) async fn run<M: Machine>(
         }
         leave_together(&view, block, issue + 1, habits).await?;
     }
-    Ok(())
+    match script.last() {
+        Some(step) if block == 0 => look_back(&view, *step, epoch.previous(), habits).await,
+        _ => Ok(()),
+    }
+}
+
+/// How many operations a rank has left that has come to the end of its script, behind which it looks
+/// back. Less than of one that failed.
+const AT_THE_END: u32 = u32::MAX - 1;
+
+/// Looks back at the last call, for all blocks of the rank.
+async fn look_back<M: Machine>(
+    view: &View<M>,
+    step: Step,
+    epoch: Epoch,
+    habits: Habits,
+) -> Result<(), Stop> {
+    // Whether every rank has ended well, so that its last header is there.
+    let mut all = habits.look_back == LookBack::Together;
+    match habits.look_back {
+        LookBack::Never => return Ok(()),
+        LookBack::Alone => {}
+        LookBack::Together => {
+            // What a barrier is: everybody's word, released and acquired.
+            view.world.left[view.rank][0].store_release(AT_THE_END);
+            for left in &view.world.left {
+                let mut seen = left[0].load_acquire();
+                while seen < AT_THE_END {
+                    if habits.once {
+                        return Err(Stop::Blocked);
+                    }
+                    tick().await;
+                    seen = left[0].load_acquire();
+                }
+                all &= seen == AT_THE_END;
+            }
+        }
+    }
+    // A rank may have failed before its header was there.
+    if view.control(view.rank).is_some_and(|page| page.is_aborted()) {
+        return Err(control::adopt(view).expect("an abort has a record").into());
+    }
+    let found = match habits.flaw {
+        Flaw::AnyEpoch => look_back_at_any(view, epoch),
+        _ => lane::look_back(view),
+    };
+    match found {
+        Ok(seen) => {
+            assert!(!all || seen == LookedBack::All, "something is not there behind a barrier");
+            Ok(())
+        }
+        Err(Mismatch { rank, difference, .. }) => {
+            let issued = Issued(0);
+            let part = Part { view, block: 0, step, issue: 0, issued, epoch, habits };
+            let stop =
+                part.fail(Reason::CallMismatch(difference), Some(rank), RankSet::new()).await;
+            view.world.left[view.rank][0].store_release(u32::MAX);
+            Err(stop)
+        }
+    }
+}
+
+/// As [`lane::look_back`], with a header of the epoch that had the slot before, where none of `epoch` is
+/// there yet.
+fn look_back_at_any<M: Machine>(view: &View<M>, epoch: Epoch) -> Result<LookedBack, Mismatch> {
+    let of = |writer| {
+        let slot = view.header(epoch.parity(), 0, writer, view.rank);
+        header::poll(slot, epoch).or_else(|| header::poll(slot, epoch.previous().previous()))
+    };
+    let Some(mine) = of(view.rank) else { return Ok(LookedBack::Part) };
+    for rank in 0..view.world() {
+        let compared = of(rank).map_or(Ok(()), |theirs| mine.compare(theirs));
+        compared.map_err(|difference| Mismatch { rank, epoch, difference })?;
+    }
+    Ok(LookedBack::All)
 }
 
 /// Waits until every block of the rank has left `count` operations.

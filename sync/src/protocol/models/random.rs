@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::program::{Flaw, Habits, Step, Stop, run};
+use super::program::{Flaw, Habits, LookBack, Step, Stop, run};
 use super::sim::{Random, Scheduler, Sim, schedules};
 use super::world::{Shape, View, World};
 use crate::protocol::control::{Reason, Record};
@@ -44,6 +44,7 @@ struct Scenario {
     checked: bool,
     period: u32,
     fault: Fault,
+    look_back: LookBack,
     flaw: Flaw,
 }
 
@@ -95,7 +96,8 @@ impl Scenario {
             _ => Fault::None,
         };
         let (checked, period) = (random.once_in(2), 1 + random.below(4) as u32);
-        Scenario { shape, first, script, stale, checked, period, fault, flaw: Flaw::None }
+        let (look_back, flaw) = (LookBack::Never, Flaw::None);
+        Scenario { shape, first, script, stale, checked, period, fault, look_back, flaw }
     }
 
     fn script_of(&self, rank: usize) -> Vec<Step> {
@@ -104,8 +106,10 @@ impl Scenario {
             if rank == other {
                 script[at] = step;
             }
-            // A rank that consumed nothing notices in its next operation.
-            script.push(Step::empty());
+            // A rank that consumed nothing notices in its next operation, or when it looks back.
+            if self.look_back == LookBack::Never {
+                script.push(Step::empty());
+            }
         }
         if let Fault::Extra { rank: other, at } = self.fault {
             let again = script[at].replayed(script[at].node.unwrap_or(0));
@@ -130,6 +134,7 @@ impl Scenario {
             checked: self.checked,
             period: self.period,
             patience,
+            look_back: self.look_back,
             flaw: self.flaw,
             ..Habits::PLAIN
         }
@@ -257,5 +262,48 @@ fn random_schedules_catch_a_missing_wait_for_leave() {
     lanes(12_000_000, 2_000, |scenario| {
         scenario.fault = Fault::None;
         scenario.flaw = Flaw::NoLeave;
+    });
+}
+
+/// Whoever has no next operation finds behind a barrier what it would find in one.
+#[test]
+fn random_schedules_look_back_together() {
+    lanes(13_000_000, 15_000, |scenario| {
+        if !matches!(scenario.fault, Fault::Mismatch { .. }) {
+            scenario.fault = Fault::None;
+        }
+        scenario.look_back = LookBack::Together;
+    });
+}
+
+/// Whoever looks back while others are behind or ahead of it finds nothing where nothing differs.
+#[test]
+fn random_schedules_look_back_alone() {
+    lanes(14_000_000, 5_000, |scenario| {
+        scenario.fault = Fault::None;
+        scenario.look_back = LookBack::Alone;
+    });
+}
+
+#[test]
+#[should_panic(expected = "left == right")]
+fn random_schedules_catch_looking_back_at_any_epoch() {
+    lanes(14_000_000, 5_000, |scenario| {
+        scenario.fault = Fault::None;
+        scenario.look_back = LookBack::Alone;
+        scenario.flaw = Flaw::AnyEpoch;
+    });
+}
+
+#[test]
+#[should_panic(expected = "by every rank")]
+fn random_schedules_catch_looking_back_without_a_barrier() {
+    lanes(15_000_000, 2_000, |scenario| {
+        let Fault::Mismatch { rank, step, .. } = scenario.fault else { return };
+        let at = scenario.script.len() - 1;
+        scenario.script[at] = Step::rooted(0, 1, 1);
+        let step = if step == scenario.script[at] { Step::rooted(1, 1, 1) } else { step };
+        scenario.fault = Fault::Mismatch { rank, at, step };
+        scenario.look_back = LookBack::Alone;
     });
 }

@@ -6,7 +6,7 @@ use super::sim::{Sim, schedules};
 use super::world::{Channels, Shape, View, World};
 use crate::protocol::barrier::{Barrier, Broken, Channel, Reset};
 use crate::protocol::control::{self, Reason, Record, Verdict};
-use crate::protocol::lane::{BUSY, Phase};
+use crate::protocol::lane::{BUSY, LookedBack, Phase};
 use crate::protocol::{
     Call, ControlMemory, Entry, Epoch, Header, LaneMemory, Peers, Placement, Progress, Refused,
     Seat, Word, lane,
@@ -166,5 +166,39 @@ fn a_resumed_reset_joins_a_later_one() {
         assert_eq!(resumed.poll(), Progress::Ready(()));
         assert_eq!(slow, fast);
         assert!(!slow.is_broken());
+    });
+}
+
+/// One operation of a rank that consumes nothing, from its entry to its exit.
+fn unread(view: &View<Sim>, signature: u64) {
+    let header = Header { signature, issue: 1 };
+    let call = Call { header, feeds: Peers::All, consumes: Peers::None };
+    let mut arrival = lane::enter(view, SEAT, call).unwrap();
+    let Ok(Progress::Ready(clear)) = arrival.poll() else { panic!("not clear") };
+    let mut operation = arrival.publish(clear);
+    let Ok(Progress::Ready(agreed)) = operation.poll_headers() else { panic!("waits") };
+    let _ = operation.exit(agreed);
+}
+
+#[test]
+fn a_look_back_compares_with_who_has_come_and_waits_for_nobody() {
+    alone(|| {
+        let views = group(3);
+        assert_eq!(lane::look_back(&views[0]), Ok(LookedBack::All), "a fresh lane");
+        unread(&views[0], 7);
+        assert_eq!(lane::look_back(&views[0]), Ok(LookedBack::Part));
+        assert_eq!(lane::look_back(&views[1]), Ok(LookedBack::All), "of its own last call");
+        unread(&views[1], 7);
+        assert_eq!(lane::look_back(&views[0]), Ok(LookedBack::Part), "rank 2 has not come");
+        unread(&views[2], 8);
+        for (view, other) in [(&views[0], 2), (&views[1], 2), (&views[2], 0)] {
+            let found = lane::look_back(view).unwrap_err();
+            assert_eq!((found.rank, found.epoch), (other, Epoch::FIRST));
+            assert_ne!(found.difference.mine, found.difference.theirs);
+        }
+        // In the middle of the next operation, which looks itself.
+        let copy = views[0].epoch_copy(0);
+        copy.store_release(copy.load_acquire() | BUSY);
+        assert_eq!(lane::look_back(&views[0]), Ok(LookedBack::Part));
     });
 }

@@ -3,13 +3,14 @@
 
 use symmem_collectives::{Algorithm, ReduceOp};
 use symmem_hal::types::{BackendKind, DType, RankSet};
+use symmem_hal::{StreamMode, SyncError, Wait};
 use symmem_mem::call::Operation;
 use symmem_mem::{Failure, Options};
 use symmem_sync::{Channel, SignalError, Signals as _};
 
 use super::harness::{Bench, Case, Placement};
 use crate::model::collective::{Dims, Shape};
-use crate::runner::{Context, PATIENT, Test, TestError, Verdict, options};
+use crate::runner::{Context, ON_MEMORY_OF_THE_SYSTEM, PATIENT, Test, TestError, Verdict, options};
 use crate::{check, check_eq, check_err, test};
 
 pub(super) const TESTS: &[Test] = &[
@@ -18,7 +19,11 @@ pub(super) const TESTS: &[Test] = &[
     test!(another_operator).at_least(2),
     test!(another_root).at_least(2),
     test!(a_barrier_compares_the_last_calls).at_least(2),
+    test!(a_barrier_in_a_graph_compares_the_last_calls)
+        .at_least(2)
+        .only_on(ON_MEMORY_OF_THE_SYSTEM),
     test!(who_leaves_compares_the_last_calls).at_least(2),
+    test!(a_report_that_does_not_end_hides_nothing).at_least(2).only_on(ON_MEMORY_OF_THE_SYSTEM),
     test!(another_algorithm).at_least(2),
     test!(another_shape).at_least(2),
     test!(another_memory).at_least(2),
@@ -110,6 +115,8 @@ fn another_root(context: &Context) -> Verdict {
 fn at_odds_unnoticed(context: &Context, odd: Case) -> Result<Bench<'_>, TestError> {
     let bench = Bench::new(context, context.group()?, 16 * 1024 * context.size() as u64)?;
     let is_odd = context.rank() + 1 == context.size();
+    // Finds all equal; what comes after it is compared nevertheless.
+    bench.group.barrier(Channel(0)).wait(&PATIENT).run()?;
     bench.attempt(if is_odd { odd } else { case(Operation::Broadcast) })??;
     context.meet()?;
     Ok(bench)
@@ -133,6 +140,50 @@ fn a_barrier_compares_the_last_calls(context: &Context) -> Verdict {
         context.meet()?;
     }
     Ok(())
+}
+
+/// The launch of the graph tells, or the end of the stream where that is not inline.
+fn a_barrier_in_a_graph_compares_the_last_calls(context: &Context) -> Verdict {
+    let is_host = context.device().kind() == BackendKind::Host;
+    for odd in unnoticed(context) {
+        let bench = at_odds_unnoticed(context, odd)?;
+        let mode = if is_host { StreamMode::Inline } else { StreamMode::Worker };
+        let stream = context.device().stream(mode)?;
+        stream.begin_capture()?;
+        bench.group.barrier(Channel(0)).wait(&PATIENT).on(&stream)?;
+        let graph = stream.end_capture()?;
+        let launched = graph.launch(&stream, &PATIENT);
+        let found = if is_host { launched } else { stream.synchronize(&PATIENT) };
+        check_err!(found, SyncError::Unhealthy(_));
+        check_err!(bench.group.check(), Failure::CallMismatch { .. });
+        context.meet()?;
+    }
+    Ok(())
+}
+
+/// A rank has claimed the report of a failure and is stopped before it writes it. What the others find
+/// meanwhile they tell nevertheless.
+fn a_report_that_does_not_end_hides_nothing(context: &Context) -> Verdict {
+    let claimed = |bench: &Bench<'_>| -> Verdict {
+        // The first word of a workspace: one more than the rank that reports there.
+        let start = bench.group.options().pad.round_up(4096).unwrap_or_default();
+        let last = context.size() as u32;
+        bench.group.regions()[context.rank()].write(start, &last.to_ne_bytes())?;
+        context.meet()
+    };
+    let [odd, _] = unnoticed(context);
+    let bench = at_odds_unnoticed(context, odd)?;
+    claimed(&bench)?;
+    let found = bench.group.barrier(Channel(0)).wait(&Wait::millis(500)).run();
+    check_err!(found, SignalError::Failed(Failure::CallMismatch { .. }));
+    context.meet()?;
+    if context.device().kind() == BackendKind::Host {
+        let bench = at_odds_unnoticed(context, odd)?;
+        claimed(&bench)?;
+        bench.group.leave();
+        check_err!(bench.group.check(), Failure::CallMismatch { .. });
+    }
+    context.meet()
 }
 
 fn who_leaves_compares_the_last_calls(context: &Context) -> Verdict {

@@ -184,6 +184,11 @@ fn ranks_of_another_group_are_refused(context: &Context) -> Verdict {
     check_eq!(check_err!(group.index_of(made_up), RankError::OutOfRange { .. }), expected);
     check_err!(handle.remote(made_up), PeerError::Rank(RankError::OutOfRange { .. }));
     check_err!(handle.peer_ptr(made_up), RankError::OutOfRange { .. });
+    // Also where the offset is past everything.
+    let view = bytes_view(context, 64)?.slice(8, 8)?;
+    let handle = group.rendezvous(&view, &group.wait())?;
+    let found = handle.peer(stranger, Bytes(u64::MAX), DType::U8, Layout::flat(1));
+    check_err!(found, PeerError::Rank(RankError::OtherGroup { .. }));
     context.meet()
 }
 
