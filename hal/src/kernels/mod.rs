@@ -1,7 +1,7 @@
 //! Kernels of devices: their sources, and how code is made of them.
 //!
 //! Does: names compilations by what they are made from ([`Unit`]), and finds their code in the disk
-//! cache, in a registered bundle ([`register_bundle`]), or by compiling with NVRTC, in that order.
+//! cache, in a registered bundle (`register_bundle`), or by compiling with NVRTC, in that order.
 //!
 //! Does not: need a toolkit or NVRTC to be built, or any of them to run where a bundle is
 //! registered. Include a header from disk: sources are texts, and so are their headers.
@@ -23,6 +23,8 @@ mod compile;
 #[cfg(feature = "cuda")]
 mod lookup;
 mod sources;
+#[cfg(feature = "cuda")]
+pub(crate) mod unbounded;
 
 pub use arch::{Arch, ArchError, Target};
 #[cfg(feature = "cuda")]
@@ -32,6 +34,10 @@ pub use compile::{CompileError, Compiled, compile};
 #[cfg(feature = "cuda")]
 pub use lookup::{CodeError, cubin};
 pub use sources::{KernelSource, KernelUnits, OPTIONS, Unit, UnitHash, Visit, source_hash};
+
+#[cfg(feature = "cuda")]
+#[doc(hidden)]
+pub use unbounded::Unbounded;
 
 /// The folder in which compiled kernels are kept for later processes, whether it exists or not:
 /// `SYMMEM_CACHE_DIR`, else `symmem` in `XDG_CACHE_HOME`, else `~/.cache/symmem`. `None` where none of
