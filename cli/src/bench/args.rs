@@ -9,9 +9,9 @@ use symmem::hal::types::{Bytes, UnsupportedOp};
 use symmem::prelude::*;
 
 use super::check::Seed;
-use super::devices::Devices;
+use super::devices::{Backend, Devices};
 use super::operation::{
-    AllGather, AllReduce, AllToAll, AllToAllNd, Barrier, Broadcast, Collective, OneSided,
+    AllGather, AllReduce, AllToAll, AllToAllNd, Barrier, Bounds, Broadcast, Collective, OneSided,
     Operation, Placement, Reduce, ReduceScatter, ReduceScatterOffset, Rendezvous, Sweep,
 };
 use super::timing::{Batch, Isolated, Pace};
@@ -53,6 +53,9 @@ pub enum OperationArgs {
     Put(Data),
     /// Every rank reads from the next one
     Get(Data),
+    /// What the bounds on kernels' waits cost: an all-reduce beside one that was compiled without them
+    #[command(hide = true)]
+    Bounds(Reducing),
     /// No rank goes on before all have come
     Barrier(BarrierArgs),
     /// Fresh memory of every rank is mapped into all others
@@ -265,6 +268,8 @@ pub enum ArgsError {
     NothingToPlot,
     #[error("--root {root}: there are ranks 0 to {}", ranks - 1)]
     Root { root: usize, ranks: usize },
+    #[error("only kernels on GPUs can be compiled without bounds: --backend cuda")]
+    NoKernels,
     #[error("--step 0 leads nowhere")]
     NoStep,
     #[error("--bytes {0} is less than one word of 8 bytes")]
@@ -286,6 +291,7 @@ impl OperationArgs {
             OperationArgs::Barrier(args) => (&args.common, None),
             OperationArgs::Rendezvous(args) => (&args.common, None),
             OperationArgs::AllReduce(Reducing { data, .. })
+            | OperationArgs::Bounds(Reducing { data, .. })
             | OperationArgs::ReduceScatter(Reducing { data, .. })
             | OperationArgs::Reduce(Rooted { all: Reducing { data, .. }, .. })
             | OperationArgs::ReduceScatterOffset(ReduceScatterOffsetArgs { data, .. })
@@ -304,6 +310,14 @@ impl OperationArgs {
             OperationArgs::AllReduce(Reducing { data, buffers, operator, how }) => {
                 let all_reduce = AllReduce { op: operator.op, algorithm: how.algorithm };
                 data.sweep(all_reduce, buffers.placement())
+            }
+            OperationArgs::Bounds(Reducing { data, buffers, operator, how }) => {
+                if data.common.devices.backend != Backend::Cuda {
+                    return Err(ArgsError::NoKernels);
+                }
+                let all_reduce = AllReduce { op: operator.op, algorithm: how.algorithm };
+                let sweep = data.sweep_of(all_reduce, buffers.placement())?;
+                Ok(Box::new(Bounds { sweep }))
             }
             OperationArgs::AllGather(Moving { data, buffers, how }) => {
                 data.sweep(AllGather { algorithm: how.algorithm }, buffers.placement())
@@ -384,6 +398,14 @@ impl Data {
         collective: C,
         placement: Placement,
     ) -> Result<Box<dyn Operation>, ArgsError> {
+        Ok(Box::new(self.sweep_of(collective, placement)?))
+    }
+
+    fn sweep_of<C: Collective>(
+        &self,
+        collective: C,
+        placement: Placement,
+    ) -> Result<Sweep<C>, ArgsError> {
         if let Some(op) = collective.reduces() {
             op.check(self.dtype)?;
         }
@@ -394,7 +416,7 @@ impl Data {
         let granule = collective.granule(self.common.ranks);
         let least = Bytes(granule.saturating_mul(self.dtype.size() as u64));
         let min = self.min.unwrap_or(DEFAULT_MIN.max(least));
-        Ok(Box::new(Sweep {
+        Ok(Sweep {
             sizes: sizes(min, self.max, growth, self.dtype, granule)?,
             collective,
             dtype: self.dtype,
@@ -404,7 +426,7 @@ impl Data {
             check: !self.no_check,
             pace: self.common.pace(),
             seed: Seed::new(self.seed),
-        }))
+        })
     }
 }
 

@@ -70,6 +70,12 @@ impl<'g> Member<'g> {
         Ok(Member { stream, wait: self.wait.clone(), words: self.words.clone(), ..*self })
     }
 
+    /// The same on another stream.
+    pub fn on(self, stream: &Stream) -> Result<Self, RankError> {
+        self.group.lane()?.prepare()?;
+        Ok(Member { stream: stream.clone(), ..self })
+    }
+
     pub fn ranks(&self) -> usize {
         self.group.size()
     }

@@ -160,6 +160,11 @@ pub struct Figures {
 }
 
 impl Timing {
+    /// Of batches that were timed one by one, whose means these are.
+    pub fn of_batches(means: Vec<f64>) -> Self {
+        Timing { isolated: means.clone(), periods: means }
+    }
+
     /// Measures; collective.
     pub fn take(
         member: &Member<'_>,
@@ -273,7 +278,7 @@ fn sorted(mut times: Vec<f64>) -> Vec<f64> {
     times
 }
 
-fn micros(time: Duration) -> f64 {
+pub fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 

@@ -119,6 +119,7 @@ static RELEASED: Mutex<Vec<Arc<Recorded>>> = Mutex::new(Vec::new());
 pub(super) fn reap() {
     let released = core::mem::take(&mut *RELEASED.lock());
     drop(released);
+    super::host_memory::end_retired();
 }
 
 /// The driver's word that the last graph is gone.

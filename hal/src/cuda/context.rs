@@ -81,6 +81,16 @@ impl core::fmt::Debug for Context {
 /// The devices in use.
 static CONTEXTS: Mutex<Vec<&'static Context>> = Mutex::new(Vec::new());
 
+/// Whether no known stream of any device has work.
+pub(super) fn are_idle() -> bool {
+    let contexts = CONTEXTS.lock().clone();
+    let is_idle = |context: &&'static Context| {
+        let streams: Vec<_> = context.streams.lock().values().filter_map(Weak::upgrade).collect();
+        streams.iter().all(|stream| stream.is_idle())
+    };
+    contexts.iter().all(is_idle)
+}
+
 /// How many devices the driver shows to this process.
 pub(super) fn count() -> Result<u32, DeviceError> {
     let driver = driver()?;

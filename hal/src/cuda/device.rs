@@ -10,7 +10,7 @@ use super::{
 use crate::backend::DeviceOps;
 use crate::driver::DriverError;
 use crate::host;
-use crate::kernels::Unit;
+use crate::kernels::{Unbounded, Unit, unbounded};
 use crate::memory::{AllocError, ImportError, Shareable};
 use crate::module::{KernelSet, LoadError};
 use crate::stream::{Role, StreamMode};
@@ -71,6 +71,10 @@ impl Device {
     }
 
     pub(crate) fn compile(&self, unit: &Unit<'_>) -> Result<Module, LoadError> {
+        if Unbounded::is_held() {
+            let defines: Vec<_> = unit.defines.iter().copied().chain([unbounded::DEFINE]).collect();
+            return self.0.modules.get(self.0, &Unit { defines: &defines, ..*unit });
+        }
         self.0.modules.get(self.0, unit)
     }
 }

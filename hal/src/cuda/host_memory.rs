@@ -1,32 +1,59 @@
 //! Memory of the CPU that kernels load from and store to: registered once, before its first use by
 //! any device, and until it ends.
+//!
+//! To end a registration waits, in the driver, for every kernel that runs, and a kernel may wait for
+//! what the caller has yet to do. So it is ended when no stream has work; until then the memory is held.
 #![allow(unsafe_code, reason = "calls the driver")]
+
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use symmem_sys::cuda::bindings::{CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE};
 
-use super::context::Context;
+use super::context::{self, Context};
 use super::driver::cu;
+use super::poller;
 use crate::DevicePtr;
 use crate::memory::ImportError;
 use crate::shm::Segment;
 use crate::types::{BackendKind, Bytes};
 
-/// That a segment is registered, and with whom. The segment's owner drops it before it unmaps.
+/// That a segment is registered, and with whom.
 #[derive(Debug, Default)]
 pub(crate) struct Registration(Mutex<Option<Registered>>);
 
 #[derive(Debug)]
 struct Registered {
     context: &'static Context,
-    base: usize,
+    segment: Arc<Segment>,
+}
+
+/// Registrations that nobody uses any more.
+static RETIRED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Some(registered) = self.0.get_mut().take() {
+            RETIRED.lock().push(registered);
+            end_retired();
+        }
+    }
+}
+
+/// Ends the registrations that nobody uses any more, if that waits for nothing.
+pub(super) fn end_retired() {
+    if RETIRED.lock().is_empty() || !poller::is_idle() || !context::are_idle() {
+        return;
+    }
+    let retired = core::mem::take(&mut *RETIRED.lock());
+    drop(retired);
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
         let context = self.context;
         if context.can_tidy() {
-            let base = core::ptr::with_exposed_provenance_mut(self.base);
+            let base = self.segment.base().as_ptr().cast();
             let done = context.enter_aside().and_then(|_entered| {
                 // SAFETY: registered with this context, still mapped, and kept alive by all work that
                 // used it until that was done.
@@ -41,7 +68,7 @@ impl Drop for Registered {
 pub(super) fn map(
     context: &'static Context,
     registration: &Registration,
-    segment: &Segment,
+    segment: &Arc<Segment>,
 ) -> Result<DevicePtr, ImportError> {
     let bytes = segment.bytes();
     let failed = |error| ImportError::Device { bytes, error };
@@ -61,7 +88,7 @@ pub(super) fn map(
         // which nobody sees through references.
         unsafe { cu!(context, cuMemHostRegister_v2(base.cast(), length, flags)) }
             .map_err(failed)?;
-        *registered = Some(Registered { context, base: base.expose_provenance() });
+        *registered = Some(Registered { context, segment: segment.clone() });
     }
     let mut device = 0;
     // SAFETY: writes one address; the range is registered for all contexts.

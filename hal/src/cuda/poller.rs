@@ -57,6 +57,11 @@ pub(super) fn release(point: Arc<Point>, kept: Vec<KeepAlive>) {
     }
 }
 
+/// Whether it has nothing to ask for.
+pub(super) fn is_idle() -> bool {
+    !STATE.lock().runs
+}
+
 fn add(point: Arc<Point>, then: Then) {
     let mut state = STATE.lock();
     state.waiting.push((point, then));
@@ -97,6 +102,8 @@ fn poll() {
         state.waiting.extend(rest);
         if state.waiting.is_empty() {
             state.runs = false;
+            drop(state);
+            super::host_memory::end_retired();
             return;
         }
     }

@@ -167,6 +167,16 @@ impl Queue {
         }
     }
 
+    /// Whether all of its work is done that is not in a capture; a device that does not answer has none.
+    pub(super) fn is_idle(&self) -> bool {
+        let Ok(_entered) = self.context.enter_aside() else { return true };
+        match self.state() {
+            Ok(State::Runs) => self.query().unwrap_or(true),
+            Ok(State::Records { id, .. }) => self.before(id).is_none_or(|point| point.is_over()),
+            Ok(State::Broken) | Err(_) => true,
+        }
+    }
+
     /// The work that ran before the capture that it is in, where that is known.
     pub(super) fn before(&self, capture: u64) -> Option<Arc<Point>> {
         let joined = self.entered.lock();

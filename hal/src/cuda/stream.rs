@@ -281,13 +281,7 @@ impl StreamOps for Stream {
     }
 
     fn is_idle(&self) -> bool {
-        let inner = self.inner();
-        let Ok(_entered) = inner.context.enter_aside() else { return true };
-        match inner.state() {
-            Ok(State::Runs) => inner.query().unwrap_or(true),
-            Ok(State::Records { id, .. }) => inner.before(id).is_none_or(|point| point.is_over()),
-            Ok(State::Broken) | Err(_) => true,
-        }
+        self.inner().is_idle()
     }
 
     fn capture(&self) -> Capture {

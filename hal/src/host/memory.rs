@@ -1,5 +1,7 @@
 //! Memory of the CPU.
 
+use std::sync::Arc;
+
 use crate::DevicePtr;
 use crate::backend::MemoryOps;
 use crate::driver::DriverError;
@@ -10,10 +12,10 @@ use crate::types::Bytes;
 /// A mapped segment of this machine's memory.
 #[derive(Debug)]
 pub struct Memory {
-    /// Ends before the mapping does.
+    /// Holds the segment for as long as a GPU knows it.
     #[cfg(feature = "cuda")]
     registration: crate::cuda::Registration,
-    segment: Segment,
+    segment: Arc<Segment>,
 }
 
 impl Memory {
@@ -21,13 +23,13 @@ impl Memory {
         Memory {
             #[cfg(feature = "cuda")]
             registration: crate::cuda::Registration::default(),
-            segment,
+            segment: Arc::new(segment),
         }
     }
 
     /// What makes it known to GPUs.
     #[cfg(feature = "cuda")]
-    pub(crate) fn registration(&self) -> (&crate::cuda::Registration, &Segment) {
+    pub(crate) fn registration(&self) -> (&crate::cuda::Registration, &Arc<Segment>) {
         (&self.registration, &self.segment)
     }
 }

@@ -6,13 +6,15 @@ mod rig;
 
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use rig::isolated;
 use symmem_hal::types::Bytes;
 use symmem_hal::{
-    Capture, Device, DevicePtr, Event, Graph, KeepAlive, Kind, Launched, Memory, Stream, SyncError,
-    Wait,
+    CancelToken, Capture, Device, DevicePtr, Event, Graph, KeepAlive, Kind, Launched, Memory,
+    Stream, SyncError, Wait,
 };
 use symmem_hal::{Fault, StreamMode};
 use symmem_sys::cuda::Driver;
@@ -101,6 +103,70 @@ fn every_wait_is_bounded() {
         event.synchronize(&LATE).unwrap();
         other.synchronize(&LATE).unwrap();
         assert_eq!(word(&memory, 4), 3);
+    });
+}
+
+#[test]
+fn kernels_of_a_graph_find_what_its_launch_is_bounded_by() {
+    isolated(&[], |control| {
+        let device = cuda();
+        let (memory, stream) = (device.allocate(SIZE).unwrap(), worker(&device));
+        let (keep, _) = object();
+        assert_eq!(stream.launch_bounds().unwrap(), None);
+        stream.begin_capture().unwrap();
+        let bounds = stream.launch_bounds().unwrap().unwrap();
+        assert_eq!(stream.launch_bounds().unwrap(), Some(bounds));
+        // What a kernel of the graph would see.
+        let size = Bytes::new(16);
+        unsafe { stream.copy(at(&memory, 0), bounds, size, &|| vec![keep.clone()]) }.unwrap();
+        let graph = stream.end_capture().unwrap();
+        let told = |wait: &Wait| {
+            control.tell("reset-counts");
+            graph.launch(&stream, wait).unwrap();
+            stream.synchronize(&LATE).unwrap();
+            let words = [0, 4, 8, 12].map(|offset| u64::from(word(&memory, offset)));
+            let [deadline, cancel] = [0, 2].map(|i| words[i] | words[i + 1] << 32);
+            (deadline, cancel, control.count("cuMemsetD32Async"))
+        };
+        assert_eq!(told(&Wait::seconds(3)), (3_000_000_000, 0, 1));
+        assert_eq!(told(&Wait::seconds(3)), (3_000_000_000, 0, 0), "what is there stays");
+        assert_eq!(told(&Wait::seconds(5)), (5_000_000_000, 0, 2));
+        assert_eq!(told(&Wait::timeout(Duration::MAX)).0, 1 << 52);
+        assert_eq!(told(&Wait::timeout(Duration::ZERO)).0, 1);
+        let token = CancelToken::new();
+        let (deadline, cancel, _) = told(&Wait::seconds(5).with_cancel(token.clone()));
+        assert_eq!(deadline, 5_000_000_000);
+        // Memory of the CPU, which has the same address on the device here.
+        let flag: *const AtomicU32 = ptr::with_exposed_provenance(cancel as usize);
+        let flag = || unsafe { &*flag }.load(Ordering::Acquire);
+        let wait = Wait::seconds(5).with_cancel(token.clone());
+        control.tell("hold");
+        graph.launch(&stream, &wait).unwrap();
+        assert_eq!(flag(), 0);
+        token.cancel();
+        assert_eq!(flag(), 1);
+        control.tell("go");
+        assert_eq!(told(&Wait::seconds(5)).1, 0, "the next launch has no token");
+    });
+}
+
+#[test]
+fn memory_of_the_cpu_is_given_back_when_no_work_runs() {
+    isolated(&[], |control| {
+        let device = cuda();
+        let (memory, stream) = (device.allocate(SIZE).unwrap(), worker(&device));
+        let host = Device::host().allocate(SIZE).unwrap();
+        device.map_host(&host).unwrap();
+        let (keep, _) = object();
+        control.tell("hold");
+        fill(&stream, at(&memory, 0), 3, &keep);
+        // The driver would wait for the work, which may wait for what this thread does next.
+        drop(host);
+        assert_eq!(control.live("registrations"), 1);
+        control.tell("go");
+        stream.synchronize(&LATE).unwrap();
+        drop(stream);
+        assert_eq!(control.live("registrations"), 0);
     });
 }
 

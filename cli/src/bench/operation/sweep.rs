@@ -44,16 +44,16 @@ pub struct Sweep<C> {
 }
 
 /// One rank's memory for the largest size.
-struct Memory {
+pub(super) struct Memory {
     input: Allocation,
     output: Allocation,
 }
 
 /// One size's part of that.
-struct Buffers {
+pub(super) struct Buffers {
     place: Place,
-    input: View,
-    output: View,
+    pub input: View,
+    pub output: View,
 }
 
 impl<C: Collective> Operation for Sweep<C> {
@@ -135,7 +135,7 @@ impl<C: Collective> Operation for Sweep<C> {
 
 impl<C: Collective> Sweep<C> {
     /// Collective where memory is symmetric.
-    fn allocate(&self, member: &Member<'_>) -> Result<Memory, RankError> {
+    pub(super) fn allocate(&self, member: &Member<'_>) -> Result<Memory, RankError> {
         let Placement { in_place, symmetric } = self.placement;
         let (mut input, mut output) = (Bytes::ZERO, Bytes::ZERO);
         for size in &self.sizes {
@@ -155,7 +155,7 @@ impl<C: Collective> Sweep<C> {
         Ok(Memory { input, output: member.allocate(output, symmetric)? })
     }
 
-    fn buffers(
+    pub(super) fn buffers(
         &self,
         member: &Member<'_>,
         memory: &Memory,
@@ -224,7 +224,7 @@ impl<C: Collective> Sweep<C> {
     }
 
     /// One operation on fresh inputs and an output that is wrong everywhere.
-    fn check(
+    pub(super) fn check(
         &self,
         member: &Member<'_>,
         buffers: &Buffers,
