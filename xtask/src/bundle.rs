@@ -47,6 +47,8 @@ Beside torch and NCCL, where they are installed
   python3 compare/compare.py --symmem ./symmem --peers torch,nccl
 A user's own kernel
   ./fused-rmsnorm
+All of that, each step with a limit, into a folder
+  ./report.sh report info processes threads shared memcheck all-reduce others barrier bounds compare
 ";
 
 /// Examples that are taken along unless others are named.
@@ -96,6 +98,7 @@ pub fn run(arguments: &Arguments, summary: &mut Summary) {
                 copy(&path, &folder.join("compare").join(name))?;
             }
         }
+        copy(&tree.join("tools/gpu/report.sh"), &folder.join("report.sh"))?;
         let readme = folder.join("README.txt");
         fs::write(&readme, README).map_err(|e| format!("{}: {e}", readme.display()))
     });
