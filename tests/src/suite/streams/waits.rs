@@ -30,13 +30,19 @@ fn a_thread_that_waits_holds_up_no_other(context: &Context) -> Verdict {
     let gather = Gather::new(&group)?;
     gather.offer(7)?;
     let stream = stream_of(&group)?;
-    let operate = || -> Verdict {
+    let operate = &|| -> Verdict {
         gather.issue(lanes[0], &stream, &PATIENT, 0)?;
         Ok(stream.synchronize(&PATIENT)?)
     };
     std::thread::scope(|scope| -> Verdict {
         let last = context.rank() + 1 == context.size();
-        let waiting = if last { None } else { Some(scope.spawn(operate)) };
+        let (sender, thread) = std::sync::mpsc::channel();
+        let waiting = (!last).then(|| {
+            scope.spawn(move || {
+                let _ = sender.send(rustix::thread::gettid());
+                operate()
+            })
+        });
         if let Some(thread) = &waiting {
             check!(!thread.is_finished(), "an operation without the last rank");
         }
@@ -54,6 +60,8 @@ fn a_thread_that_waits_holds_up_no_other(context: &Context) -> Verdict {
         group.check()?;
         // A turn on the lane that is taken is waited for within its bound.
         if !last && stream.is_inline() {
+            let thread = thread.recv()?;
+            check!(eventually(|| is_asleep(thread)), "the first thread does not wait");
             let found = other.issue(lanes[0], &stream, &Wait::millis(1), 0);
             check_eq!(check_err!(found, _).kind(), Kind::TimedOut);
             let token = CancelToken::new();
