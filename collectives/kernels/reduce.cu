@@ -128,8 +128,7 @@ template <u32 W> SYMMEM_FN void reduce_packets(const Plan& p) {
     ok = compare(p, headers, step, [](u32) { return true; });
   }
   ok = complete(p, step, ok);
-  const bool together = p.group_completion;
-  exit(lane, step, ok, Used{p.receives ? ALL : NONE, (u32)((p.bytes + 511) / 512 * 64), false, together, together});
+  exit(lane, step, ok, packets_used(p, p.receives ? ALL : NONE));
 }
 
 // ---------------------------------------------------------------------------- dense packets
@@ -440,7 +439,9 @@ template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
     else if (TWO_SHOT) ok = await_flags(lane, step, gate, rounds);
   }
   ok = complete(p, step, ok);
-  exit(lane, step, ok, Used{p.receives ? ALL : NONE, 0, true, true, p.group_completion != 0});
+  // The one that reduces tells the others which slots are free.
+  const bool together = p.group_completion, raised = TWO_SHOT || p.rounds != 0;
+  exit(lane, step, ok, Used{p.receives ? ALL : NONE, 0, raised, together, together, raised && !p.receives ? p.root : NONE});
 }
 
 // -------------------------------------------------------------------------- blocks, pieces
@@ -533,7 +534,7 @@ SYMMEM_FN void reduce_blocks(const Plan& p) {
   }
   if (!is_worker() && ok && count == 0) ok = headers.compare(lane, step, [](u32) { return true; });
   ok = complete(p, step, ok);
-  exit(lane, step, ok, Used{ALL, 0, true});
+  exit(lane, step, ok, Used{ALL, 0, p.rounds != 0, p.group_completion != 0});
 }
 
 // Folds what copy engines have brought from all ranks into the staging of parity 0, between the kernels
