@@ -14,6 +14,8 @@ using Reduction = Fold<SYMMEM_DTYPE, SYMMEM_OP>;
 
 // Vectors of each rank that a thread has in flight.
 __device__ constexpr u32 unroll(u32 world) { return world == 2 ? 4 : world == 4 ? 4 : 2; }
+// As many where the number of ranks is not known, but for accumulators that would fill the registers.
+constexpr u32 UNROLL_ANY = sizeof(Reduction) <= 32 ? 4 : 2;
 
 // Whether what this rank has is reduced by rank `r`.
 SYMMEM_FN bool feeds(const Plan& p, u32 r) { return p.root == EVERY_RANK || p.root == r; }
@@ -318,6 +320,26 @@ SYMMEM_FN void fold_vectors(const Plan& p, u64 own, u32 parity, u64 place, u64 l
   }
 }
 
+// As `fold_vectors`, of any number of ranks: `U` vectors of one rank at a time.
+template <u32 U, bool ALL_OUTPUTS>
+SYMMEM_FN void fold_any(const Plan& p, u64 own, u32 parity, u64 place, u64 logical, u32 n) {
+  Reduction fold[U];
+#pragma unroll 1
+  for (u32 r = 0; r < p.lane.world; r++) {
+    const u64 from = r == p.lane.rank ? own : staging_from(p.lane, parity, r) + place;
+    Vector v[U];
+#pragma unroll
+    for (u32 k = 0; k < U; k++) v[k] = load_once(pointer<void>(from + k * n * 16ull));
+#pragma unroll
+    for (u32 k = 0; k < U; k++) {
+      if (r == 0) fold[k].first(v[k]);
+      else fold[k].next(v[k]);
+    }
+  }
+#pragma unroll
+  for (u32 k = 0; k < U; k++) store_result<ALL_OUTPUTS, 0>(p, logical + k * n * 16ull, fold[k].result(p.lane.world));
+}
+
 // Folds a chunk of all ranks, which is staged `place` into each rank's staging.
 template <u32 W, bool ALL_OUTPUTS>
 SYMMEM_FN void fold_chunk(const Plan& p, u64 part, const Chunk& chunk, u32 parity, u64 place) {
@@ -333,17 +355,16 @@ SYMMEM_FN void fold_chunk(const Plan& p, u64 part, const Chunk& chunk, u32 parit
     for (; at < count; at += n)
       fold_vectors<W, 1, ALL_OUTPUTS>(p, part + chunk.start + at * 16ull, parity, place + at * 16ull, chunk.start + at * 16ull, n);
   } else if (p.plain) {
+    constexpr u32 U = UNROLL_ANY;
+    const u32 n = workers();
     count = (u32)(chunk.length / 16);
-    for (u32 at = thread_index(); at < count; at += workers()) {
-      const u64 logical = chunk.start + at * 16ull;
-      Reduction fold;
+    u32 at = thread_index();
+    for (; at + (U - 1) * n < count; at += U * n)
+      fold_any<U, ALL_OUTPUTS>(p, part + chunk.start + at * 16ull, parity, place + at * 16ull, chunk.start + at * 16ull, n);
+    if constexpr (U > 1) {
 #pragma unroll 1
-      for (u32 r = 0; r < p.lane.world; r++) {
-        const Vector theirs = load_once(pointer<void>(r == p.lane.rank ? part + logical : staging_from(p.lane, parity, r) + place + at * 16ull));
-        if (r == 0) fold.first(theirs);
-        else fold.next(theirs);
-      }
-      store_result<ALL_OUTPUTS, 0>(p, logical, fold.result(p.lane.world));
+      for (; at < count; at += n)
+        fold_any<1, ALL_OUTPUTS>(p, part + chunk.start + at * 16ull, parity, place + at * 16ull, chunk.start + at * 16ull, n);
     }
   }
   if (W == 0 && count * 16ull < chunk.length) fold_narrow<ALL_OUTPUTS>(p, part, chunk, parity, place, count);
@@ -567,8 +588,8 @@ template <u32 W> SYMMEM_FN void reduce_two_shot(const Plan& p) { reduce_chunks<W
   SYMMEM_KERNEL(reduce_two_shot_##W, reduce_two_shot<W>)
 
 SYMMEM_KERNELS(0)
-// Of 8-bit floats, whose arithmetic is what takes time here and in the compiler, there are no others.
-#if SYMMEM_DTYPE != 5 && SYMMEM_DTYPE != 6
+// Kernels for a known number of ranks, of reductions that are worth their compilation.
+#ifdef SYMMEM_KNOWN_RANKS
 SYMMEM_KERNELS(2)
 SYMMEM_KERNELS(4)
 SYMMEM_KERNELS(8)

@@ -76,14 +76,26 @@ fn same_code((dtype, op): (DType, ReduceOp)) -> (DType, ReduceOp) {
     }
 }
 
-fn with_unit<R>(dtype: DType, op: ReduceOp, then: impl FnOnce(&Unit<'_>) -> R) -> R {
-    let code = |code: u8| CODES[usize::from(code)];
-    let defines = [("SYMMEM_DTYPE", code(dtype.code())), ("SYMMEM_OP", code(op.code()))];
-    then(&Unit { source: &REDUCE, defines: &defines })
+/// Whether a reduction has kernels for 2, 4 and 8 ranks, and dense packets: what models are trained and
+/// served with. They are most of a unit, and of its compilation.
+pub(super) fn knows_ranks(dtype: DType, op: ReduceOp) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+        && matches!(op, ReduceOp::Sum | ReduceOp::Avg)
 }
 
-/// One algorithm's kernels: any addresses, or whole vectors of a known number of ranks, which 8-bit
-/// floats do not have.
+fn with_unit<R>(dtype: DType, op: ReduceOp, then: impl FnOnce(&Unit<'_>) -> R) -> R {
+    let code = |code: u8| CODES[usize::from(code)];
+    let defines = [
+        ("SYMMEM_DTYPE", code(dtype.code())),
+        ("SYMMEM_OP", code(op.code())),
+        ("SYMMEM_KNOWN_RANKS", "1"),
+    ];
+    let count = if knows_ranks(dtype, op) { 3 } else { 2 };
+    then(&Unit { source: &REDUCE, defines: &defines[..count] })
+}
+
+/// One algorithm's kernels: any addresses and any number of ranks, or whole vectors of a known one where
+/// the reduction [has those](knows_ranks).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Widths {
     pub any: Function,
@@ -96,7 +108,7 @@ pub(super) struct Reducing {
     pub packets: Widths,
     pub pushed: Widths,
     pub two_shot: Widths,
-    /// Not of 8-bit floats.
+    /// Where the reduction [has kernels for numbers of ranks](knows_ranks).
     pub dense: Option<Function>,
     pub blocks: Function,
     pub staged: Function,
@@ -159,19 +171,19 @@ impl Kernels {
         load(place, may_load, || {
             let module = with_unit(dtype, op, |unit| self.device.compile(unit))?;
             let function = |name: &str| module.device_function(name, size_of::<GpuPlan>());
-            let is_narrow = matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
+            let knows_ranks = knows_ranks(dtype, op);
             let world = if matches!(self.world, 2 | 4 | 8) { self.world } else { 0 };
             let widths = |name: &str| {
                 let any = function(&format!("{name}_0"))?;
-                let whole = match is_narrow {
-                    false => function(&format!("{name}_{world}"))?,
-                    true => any,
+                let whole = match knows_ranks {
+                    true => function(&format!("{name}_{world}"))?,
+                    false => any,
                 };
                 Ok::<_, LoadError>(Widths { any, whole })
             };
-            let dense = match is_narrow {
-                false => Some(function(&format!("reduce_dense_{world}"))?),
-                true => None,
+            let dense = match knows_ranks {
+                true => Some(function(&format!("reduce_dense_{world}"))?),
+                false => None,
             };
             Ok(Reducing {
                 packets: widths("reduce_packets")?,
