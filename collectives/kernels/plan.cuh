@@ -35,6 +35,8 @@ struct alignas(16) Plan {
   u32 plain;          // whether inputs and outputs, peers' included, are whole vectors at addresses of theirs
   u64 blocks;         // array of Block, of an operation that is given any
   u64 block_count;
+  u32 op;             // the operator, of a kernel that has several
+  u32 reserved;
 };
 
 // A range of a rank's input of which one rank gets the reduction: runs of `row` bytes, `stride` apart.

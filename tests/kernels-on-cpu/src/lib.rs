@@ -134,14 +134,15 @@ impl Builder {
         };
         let kernels = format!("{name}.kernels.o");
         let mut compiler = self.compiler(&folder, &source, &kernels);
-        compiler.args(["-DSYMMEM_DTYPE=2", "-DSYMMEM_OP=1", "-DSYMMEM_KNOWN_RANKS"]);
+        compiler.args(["-DSYMMEM_DTYPE=2", "-DSYMMEM_OP=1"]);
         run(compiler)?;
         let output = self.folder.join(name);
         let mut linker = cxx();
         // First: of functions that scenarios have as well, these are taken.
         linker.arg(self.folder.join(kernels));
         let scenarios = format!("scenarios/{}.cpp", program.name());
-        let others = COMMON.iter().copied().chain(SCENARIOS.into_iter().filter(|s| *s == scenarios));
+        let others =
+            COMMON.iter().copied().chain(SCENARIOS.into_iter().filter(|s| *s == scenarios));
         linker.args(others.map(|source| self.folder.join(object(source))));
         run({
             linker.arg("-o").arg(&output);
@@ -186,7 +187,11 @@ impl Builder {
         // Fibers jump between stacks, which the checks of longjmp take for an error.
         compiler.args(["-U_FORTIFY_SOURCE", "-ffp-contract=off"]);
         // Of the kernels: pragmas of GPUs' compilers, and what those take for granted.
-        compiler.args(["-Wno-unknown-pragmas", "-Wno-parentheses", "-Wno-missing-field-initializers"]);
+        compiler.args([
+            "-Wno-unknown-pragmas",
+            "-Wno-parentheses",
+            "-Wno-missing-field-initializers",
+        ]);
         compiler.arg("-I").arg(here().join("simulator")).arg("-I").arg(kernels);
         compiler.arg("-I").arg(here().join("scenarios"));
         compiler.args(["-x", "c++"]).arg(source).arg("-o").arg(self.folder.join(object));

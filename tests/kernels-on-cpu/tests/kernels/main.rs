@@ -108,7 +108,8 @@ fn main() -> ExitCode {
     for fault in FAULTS {
         let programs = programs.clone();
         trials.push(Trial::test(format!("fault::{}", fault.name), move || {
-            let built = programs.builder()?.program(fault.program, fault.name, fault.replacements)?;
+            let built =
+                programs.builder()?.program(fault.program, fault.name, fault.replacements)?;
             match simulate(&built, fault.scenario, number("SYMMEM_SEED", 0)?, FAULT_SEEDS) {
                 Ok(()) => Err(format!("not found in {FAULT_SEEDS} runs").into()),
                 Err(_) => Ok(()),
