@@ -135,8 +135,7 @@ SYMMEM_FN void exchange_packets(const Plan& p) {
     ok = compare(p, headers, step, false, [](u32) { return true; });
   }
   ok = complete(p, step, ok);
-  const bool together = p.group_completion;
-  exit(lane, step, ok, Used{writers_of(p), (u32)((p.bytes + 511) / 512 * 64), false, together, together});
+  exit(lane, step, ok, packets_used(p, writers_of(p)));
 }
 
 // ----------------------------------------------------------------------------------- chunks
@@ -206,7 +205,9 @@ SYMMEM_FN void exchange_staged(const Plan& p) {
   // A block without a chunk has compared nothing yet, nor has a rank that takes nothing.
   if (!is_worker() && ok && (count == 0 || !takes)) ok = compare(p, headers, step, false, [](u32) { return true; });
   ok = complete(p, step, ok);
-  exit(lane, step, ok, Used{writers_of(p), 0, true, true, p.group_completion != 0});
+  // Readers tell a source which slots are free.
+  const bool together = p.group_completion, raised = p.rounds != 0;
+  exit(lane, step, ok, Used{writers_of(p), 0, raised, together, together, raised && source ? ALL : NONE});
 }
 
 // ----------------------------------------------------------------------------------- direct

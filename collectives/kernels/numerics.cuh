@@ -1,7 +1,8 @@
 // numerics.cuh: how elements are reduced; the same bits as the crate's module `numerics`.
 //
-// One element type and one operator for each compilation: SYMMEM_DTYPE and SYMMEM_OP, by their codes.
-// Operands are folded in rank order in the accumulator, rounded once an operation, and converted once.
+// One element type for each compilation, SYMMEM_DTYPE, and one operator, SYMMEM_OP, or all that the type has,
+// of which the kernel is told one: by their codes. Operands are folded in rank order in the accumulator,
+// rounded once an operation, and converted once.
 // Every NaN result is one quiet NaN.
 
 #ifndef SYMMEM_NUMERICS_CUH
@@ -13,6 +14,15 @@ namespace symmem {
 
 enum DType { F64 = 1, F32, F16, BF16, F8E4M3, F8E5M2, I8, I16, I32, I64, U8, U16, U32, U64 };
 enum Op { SUM = 1, AVG, MIN, MAX, PRODUCT, AND, OR, XOR };
+
+// Whether kernels have one operator; else OP is the one whose accumulators do for all.
+#ifdef SYMMEM_OP
+__device__ constexpr bool ONE_OP = true;
+__device__ constexpr int OP = SYMMEM_OP;
+#else
+__device__ constexpr bool ONE_OP = false;
+__device__ constexpr int OP = AVG;
+#endif
 
 SYMMEM_FN u32 bits_of(float value) { return __builtin_bit_cast(u32, value); }
 SYMMEM_FN float float_of(u32 bits) { return __builtin_bit_cast(float, bits); }
@@ -50,6 +60,13 @@ template <u32 BITS, u32 MANTISSA, u32 BIAS, u32 OVERFLOW, bool INFINITE> struct 
     return nan ? NAN_CODE : magnitude | bits_of(value) >> 31 << (BITS - 1);
   }
 };
+
+// Whether two floats of 16 bits are converted at once.
+#ifdef SYMMEM_HIP
+__device__ constexpr bool NARROWS_PAIRS = false;
+#else
+__device__ constexpr bool NARROWS_PAIRS = true;
+#endif
 
 struct Half {
 #ifdef SYMMEM_HIP
@@ -225,13 +242,14 @@ template <int O> struct Element<F64, O> {
 };
 
 // Integers: sums and products wrap, so that any width of at least the element's will do; averages
-// divide the exact sum; minimum and maximum compare with the element's sign.
-template <int D, int O> struct Element<D, O, typename If<is_integer(D) && !is_bitwise(O)>::Type> {
+// divide the exact sum; minimum and maximum compare with the element's sign. Where one kernel has all
+// operators, accumulators are as wide as averages need them.
+template <int D, int O> struct Element<D, O, typename If<is_integer(D)>::Type> {
   static constexpr u32 BITS = 8 * Size<D>::value;
-  static constexpr bool WIDE = BITS == 64 && O == AVG;
+  static constexpr bool EXACT = O == AVG || !ONE_OP, WIDE = BITS == 64 && EXACT;
   template <bool, class A, class B> struct Pick { using Type = A; };
   template <class A, class B> struct Pick<false, A, B> { using Type = B; };
-  using Acc = typename Pick<WIDE, Wide, typename Pick<BITS == 64 || O == AVG, u64, u32>::Type>::Type;
+  using Acc = typename Pick<WIDE, Wide, typename Pick<BITS == 64 || EXACT, u64, u32>::Type>::Type;
 
   static SYMMEM_FN i64 extended(u64 code) {
     if constexpr (D == I8) return (i8)code;
@@ -244,17 +262,25 @@ template <int D, int O> struct Element<D, O, typename If<is_integer(D) && !is_bi
     else return (Acc)extended(code);
   }
   static SYMMEM_FN u64 store(Acc value, u32 ranks) {
-    if constexpr (WIDE) return wide_divide(value, ranks);
+    if constexpr (WIDE) return O == AVG ? wide_divide(value, ranks) : value.low;
     else if constexpr (O == AVG) return is_signed(D) ? (u64)((i64)value / (i64)ranks) : value / ranks;
     else return value;
   }
   static SYMMEM_FN Acc fold(Acc a, Acc b) {
-    if constexpr (WIDE) return wide_add(a, b);
-    else if constexpr (O == SUM || O == AVG) return a + b;
+    if constexpr (WIDE && (O == SUM || O == AVG)) return wide_add(a, b);
+    else if constexpr (WIDE) return Wide{word(a.low, b.low), 0};
+    else return word(a, b);
+  }
+  // Of what is no wider than a word.
+  template <class A> static SYMMEM_FN A word(A a, A b) {
+    if constexpr (O == SUM || O == AVG) return a + b;
     else if constexpr (O == PRODUCT) return a * b;
+    else if constexpr (O == AND) return a & b;
+    else if constexpr (O == OR) return a | b;
+    else if constexpr (O == XOR) return a ^ b;
     else {
       bool less;
-      if constexpr (is_signed(D) && sizeof(Acc) == 8) less = (i64)a < (i64)b;
+      if constexpr (is_signed(D) && sizeof(A) == 8) less = (i64)a < (i64)b;
       else if constexpr (is_signed(D)) less = (i32)a < (i32)b;
       else less = a < b;
       return (O == MIN) == less ? a : b;
@@ -264,60 +290,81 @@ template <int D, int O> struct Element<D, O, typename If<is_integer(D) && !is_bi
 
 // ------------------------------------------------------------------------------- vectors
 
-// 16 bytes of elements under way: accumulators, one an element. Bits need none.
-template <int D, int O, class Enable = void> struct Fold {
+// 16 bytes of elements under way: accumulators, one an element. `op` is the operator where the kernel has
+// more than one.
+template <int D, int O> struct Fold {
   using E = Element<D, O>;
+  using Acc = typename E::Acc;
   static constexpr u32 COUNT = 16 / Size<D>::value;
-  typename E::Acc acc[COUNT];
+  Acc acc[COUNT];
 
   static SYMMEM_FN u64 element(const Vector& v, u32 i) {
     constexpr u32 size = Size<D>::value;
     if constexpr (size == 8) return v.w[2 * i] | (u64)v.w[2 * i + 1] << 32;
     else return v.w[i * size / 4] >> (8 * (i * size % 4)) & (size == 4 ? ~0u : (1u << (8 * size % 32)) - 1);
   }
+
   SYMMEM_FN void first(const Vector& v) {
 #pragma unroll
     for (u32 i = 0; i < COUNT; i++) acc[i] = E::load(element(v, i));
   }
-  SYMMEM_FN void next(const Vector& v) {
+
+  SYMMEM_FN void next(const Vector& v, u32 op) {
+    Acc theirs[COUNT];
 #pragma unroll
-    for (u32 i = 0; i < COUNT; i++) acc[i] = E::fold(acc[i], E::load(element(v, i)));
+    for (u32 i = 0; i < COUNT; i++) theirs[i] = E::load(element(v, i));
+    if constexpr (ONE_OP) {
+      fold<O>(theirs);
+    } else {
+      switch (op) {
+        case MIN: return fold<MIN>(theirs);
+        case MAX: return fold<MAX>(theirs);
+        case PRODUCT: return fold<PRODUCT>(theirs);
+        case AND: return fold<AND>(theirs);
+        case OR: return fold<OR>(theirs);
+        case XOR: return fold<XOR>(theirs);
+        default: return fold<SUM>(theirs);
+      }
+    }
   }
-  SYMMEM_FN Vector result(u32 ranks) const {
+
+  SYMMEM_FN Vector result(u32 ranks, u32 op) const {
+    if constexpr (ONE_OP) return store<O>(ranks);
+    else return op == AVG ? store<AVG>(ranks) : store<SUM>(ranks);
+  }
+
+ private:
+  template <int P> SYMMEM_FN void fold(const Acc (&theirs)[COUNT]) {
+    // Floats have no bits to combine.
+    if constexpr (is_integer(D) || !is_bitwise(P)) {
+#pragma unroll
+      for (u32 i = 0; i < COUNT; i++) acc[i] = Element<D, P>::fold(acc[i], theirs[i]);
+    }
+  }
+
+  template <int P> SYMMEM_FN Vector store(u32 ranks) const {
+    using T = Element<D, P>;
     constexpr u32 size = Size<D>::value;
     Vector v = {};
-#ifndef SYMMEM_HIP
-    if constexpr (D == F16 || D == BF16) {
+    if constexpr (NARROWS_PAIRS && (D == F16 || D == BF16)) {
 #pragma unroll
       for (u32 i = 0; i < 4; i++)
-        v.w[i] = Convert<D>::narrow_pair(E::finish(acc[2 * i], ranks), E::finish(acc[2 * i + 1], ranks));
-      return v;
-    }
-#endif
+        v.w[i] = Convert<D>::narrow_pair(T::finish(acc[2 * i], ranks), T::finish(acc[2 * i + 1], ranks));
+    } else {
 #pragma unroll
-    for (u32 i = 0; i < COUNT; i++) {
-      u64 code = E::store(acc[i], ranks);
-      if constexpr (size == 8) {
-        v.w[2 * i] = (u32)code;
-        v.w[2 * i + 1] = (u32)(code >> 32);
-      } else {
-        u32 low = (u32)code & (size == 4 ? ~0u : (1u << (8 * size % 32)) - 1);
-        v.w[i * size / 4] |= low << (8 * (i * size % 4));
+      for (u32 i = 0; i < COUNT; i++) {
+        u64 code = T::store(acc[i], ranks);
+        if constexpr (size == 8) {
+          v.w[2 * i] = (u32)code;
+          v.w[2 * i + 1] = (u32)(code >> 32);
+        } else {
+          u32 low = (u32)code & (size == 4 ? ~0u : (1u << (8 * size % 32)) - 1);
+          v.w[i * size / 4] |= low << (8 * (i * size % 4));
+        }
       }
     }
     return v;
   }
-};
-
-template <int D, int O> struct Fold<D, O, typename If<is_bitwise(O)>::Type> {
-  Vector acc;
-  SYMMEM_FN void first(const Vector& v) { acc = v; }
-  SYMMEM_FN void next(const Vector& v) {
-#pragma unroll
-    for (u32 i = 0; i < 4; i++)
-      acc.w[i] = O == AND ? acc.w[i] & v.w[i] : O == OR ? acc.w[i] | v.w[i] : acc.w[i] ^ v.w[i];
-  }
-  SYMMEM_FN Vector result(u32) const { return acc; }
 };
 
 }  // namespace symmem

@@ -35,6 +35,8 @@ struct alignas(16) Plan {
   u32 plain;          // whether inputs and outputs, peers' included, are whole vectors at addresses of theirs
   u64 blocks;         // array of Block, of an operation that is given any
   u64 block_count;
+  u32 op;             // the operator, of a kernel that has several
+  u32 reserved;
 };
 
 // A range of a rank's input of which one rank gets the reduction: runs of `row` bytes, `stride` apart.
@@ -91,7 +93,7 @@ template <class U> SYMMEM_FN Vector load_parts(u64 at, u32 bytes) {
 #pragma unroll
   for (u32 i = 0; i < 16 / sizeof(U); i++) {
     if (i * sizeof(U) >= bytes) continue;
-    u64 part = pointer<const volatile U>(at)[i];
+    u64 part = load_element<U>(pointer<U>(at) + i);
     if constexpr (sizeof(U) == 8) {
       v.w[2 * i] = (u32)part;
       v.w[2 * i + 1] = (u32)(part >> 32);
@@ -108,7 +110,7 @@ template <class U> SYMMEM_FN void store_parts(u64 at, u32 bytes, const Vector& v
     u64 part;
     if constexpr (sizeof(U) == 8) part = v.w[2 * i] | (u64)v.w[2 * i + 1] << 32;
     else part = v.w[i * sizeof(U) / 4] >> (8 * (i * sizeof(U) % 4));
-    pointer<volatile U>(at)[i] = (U)part;
+    store_element(pointer<U>(at) + i, (U)part);
   }
 }
 
@@ -121,7 +123,7 @@ __device__ __attribute__((noinline)) inline Vector load_any(Runs runs, u64 logic
     Vector v = {};
 #pragma unroll 1
     for (u32 i = 0; i < bytes; i++) {
-      const u32 byte = *pointer<const volatile u8>(runs.at(logical + i)) << (8 * (i % 4));
+      const u32 byte = load_element<u8>(pointer<u8>(runs.at(logical + i))) << (8 * (i % 4));
 #pragma unroll
       for (u32 k = 0; k < 4; k++) v.w[k] |= i / 4 == k ? byte : 0;
     }
@@ -143,7 +145,7 @@ __device__ __attribute__((noinline)) inline void store_any(Runs runs, u64 logica
       u32 word = v.w[0];
 #pragma unroll
       for (u32 k = 1; k < 4; k++) word = i / 4 == k ? v.w[k] : word;
-      *pointer<volatile u8>(runs.at(logical + i)) = (u8)(word >> (8 * (i % 4)));
+      store_element(pointer<u8>(runs.at(logical + i)), (u8)(word >> (8 * (i % 4))));
     }
     return;
   }
@@ -247,6 +249,13 @@ SYMMEM_FN bool complete(const Plan& p, const Step& step, bool ok) {
   if (SYMMEM_LIKELY(!p.group_completion)) return ok;
   if (block_any(!ok)) return false;
   return is_worker() || await_completion(p.lane, step);
+}
+
+// What an operation in packets leaves, of which `writers` are the ranks whose packets this one has taken.
+SYMMEM_FN Used packets_used(const Plan& p, u32 writers) {
+  const u64 vectors = (p.bytes + 15) / 16;
+  const bool together = p.group_completion;
+  return Used{writers, (u32)(vectors / 32 * 64), false, together, together, NONE, (u32)(vectors % 32)};
 }
 
 }  // namespace symmem

@@ -1,5 +1,5 @@
-// Operations that reduce data: all-reduce, reduce, reduce-scatter. One element type and operator for
-// each compilation (SYMMEM_DTYPE, SYMMEM_OP).
+// Operations that reduce data: all-reduce, reduce, reduce-scatter. One element type for each compilation
+// (SYMMEM_DTYPE), and one operator (SYMMEM_OP) or all.
 //
 // Ranks are folded in the order 0, 1, 2 ... whatever the algorithm. A part is what one rank gets
 // reduced; where all get the same, the step of the input is 0. Kernels end in the number of ranks that
@@ -10,10 +10,12 @@
 
 namespace symmem {
 
-using Reduction = Fold<SYMMEM_DTYPE, SYMMEM_OP>;
+using Reduction = Fold<SYMMEM_DTYPE, OP>;
 
 // Vectors of each rank that a thread has in flight.
 __device__ constexpr u32 unroll(u32 world) { return world == 2 ? 4 : world == 4 ? 4 : 2; }
+// As many where the number of ranks is not known, but for accumulators that would fill the registers.
+constexpr u32 UNROLL_ANY = sizeof(Reduction) <= 32 ? 4 : 2;
 
 // Whether what this rank has is reduced by rank `r`.
 SYMMEM_FN bool feeds(const Plan& p, u32 r) { return p.root == EVERY_RANK || p.root == r; }
@@ -33,7 +35,8 @@ template <class Also> SYMMEM_FN bool compare(const Plan& p, Headers& headers, co
 // Vector `v` of all ranks, folded: this rank's own and what the others sent. False if a wait ended
 // without it.
 template <u32 W>
-SYMMEM_FN bool fold_packets(const Lane& lane, const Step& step, Gate& gate, u64 v, const Vector& own, Vector& result) {
+SYMMEM_FN bool fold_packets(const Plan& p, const Step& step, Gate& gate, u64 v, const Vector& own, Vector& result) {
+  const Lane& lane = p.lane;
   auto slot = [&](u32 r) { return packets_from(lane, step.parity, r) + packet_of(v) * 16; };
   Reduction fold;
   if constexpr (W != 0) {
@@ -52,7 +55,7 @@ SYMMEM_FN bool fold_packets(const Lane& lane, const Step& step, Gate& gate, u64 
     for (u32 r = 0; r < W; r++) {
       Vector theirs = r == lane.rank ? own : all[r];
       if (r == 0) fold.first(theirs);
-      else fold.next(theirs);
+      else fold.next(theirs, p.op);
     }
   } else {
 #pragma unroll 1
@@ -61,10 +64,10 @@ SYMMEM_FN bool fold_packets(const Lane& lane, const Step& step, Gate& gate, u64 
       auto ready = [&] { return poll(slot(r), step.epoch, theirs); };
       if (r != lane.rank && !await(lane, step.epoch, gate, r, ready)) return false;
       if (r == 0) fold.first(theirs);
-      else fold.next(theirs);
+      else fold.next(theirs, p.op);
     }
   }
-  result = fold.result(lane.world);
+  result = fold.result(lane.world, p.op);
   return true;
 }
 
@@ -84,7 +87,7 @@ __device__ __attribute__((noinline)) inline bool take_narrow(const Plan& p, Step
   Gate gate;
   for (u64 v = first; v * 16 < p.bytes; v += stride) {
     Vector result;
-    if (!fold_packets<0>(lane, step, gate, v, load_any(own, v * 16, p.bytes), result)) return false;
+    if (!fold_packets<0>(p, step, gate, v, load_any(own, v * 16, p.bytes), result)) return false;
     store_any(out, v * 16, p.bytes, result);
   }
   return true;
@@ -118,7 +121,7 @@ template <u32 W> SYMMEM_FN void reduce_packets(const Plan& p) {
     for (u64 v = first; ok && p.receives && v < whole; v += stride) {
       if (v != first) ahead = load_vector(pointer<void>(own + v * 16));
       Vector result;
-      ok = fold_packets<W>(lane, step, gate, v, ahead, result);
+      ok = fold_packets<W>(p, step, gate, v, ahead, result);
       if (ok) store_vector(pointer<void>(p.output + v * 16), result);
     }
     if (W == 0 && ok && p.receives && whole * 16 < p.bytes) ok = take_narrow(p, step, whole + first, stride);
@@ -128,8 +131,7 @@ template <u32 W> SYMMEM_FN void reduce_packets(const Plan& p) {
     ok = compare(p, headers, step, [](u32) { return true; });
   }
   ok = complete(p, step, ok);
-  const bool together = p.group_completion;
-  exit(lane, step, ok, Used{p.receives ? ALL : NONE, (u32)((p.bytes + 511) / 512 * 64), false, together, together});
+  exit(lane, step, ok, packets_used(p, p.receives ? ALL : NONE));
 }
 
 // ---------------------------------------------------------------------------- dense packets
@@ -213,12 +215,12 @@ template <u32 W> SYMMEM_FN void reduce_dense(const Plan& p) {
 #pragma unroll
         for (u32 k = 0; k < 3; k++) {
           if (r == 0) fold[k].first(theirs.v[k]);
-          else fold[k].next(theirs.v[k]);
+          else fold[k].next(theirs.v[k], p.op);
         }
       }
       Dense result;
 #pragma unroll
-      for (u32 k = 0; k < 3; k++) result.v[k] = fold[k].result(lane.world);
+      for (u32 k = 0; k < 3; k++) result.v[k] = fold[k].result(lane.world, p.op);
       if (ok) result.store(p.output, Dense::vector(u), count);
       ahead = next;
     }
@@ -290,9 +292,9 @@ __device__ __attribute__((noinline)) inline void fold_narrow(const Plan& p, u64 
     for (u32 r = 0; r < p.lane.world; r++) {
       Vector theirs = r == p.lane.rank ? load_any(own, at, p.bytes) : load_once(pointer<void>(staging_from(p.lane, parity, r) + place + v * 16));
       if (r == 0) fold.first(theirs);
-      else fold.next(theirs);
+      else fold.next(theirs, p.op);
     }
-    Vector result = fold.result(p.lane.world);
+    Vector result = fold.result(p.lane.world, p.op);
     if (ALL_OUTPUTS)
       for_peers<0>(p.lane, [&](u32 r) { store_any(output_part(p, peer_buffer(p, r), 0), at, p.bytes, result); });
     store_any(out, at, p.bytes, result);
@@ -314,9 +316,29 @@ SYMMEM_FN void fold_vectors(const Plan& p, u64 own, u32 parity, u64 place, u64 l
     Reduction fold;
     fold.first(v[0][k]);
 #pragma unroll
-    for (u32 r = 1; r < W; r++) fold.next(v[r][k]);
-    store_result<ALL_OUTPUTS, W>(p, logical + k * n * 16ull, fold.result(W));
+    for (u32 r = 1; r < W; r++) fold.next(v[r][k], p.op);
+    store_result<ALL_OUTPUTS, W>(p, logical + k * n * 16ull, fold.result(W, p.op));
   }
+}
+
+// As `fold_vectors`, of any number of ranks: `U` vectors of one rank at a time.
+template <u32 U, bool ALL_OUTPUTS>
+SYMMEM_FN void fold_any(const Plan& p, u64 own, u32 parity, u64 place, u64 logical, u32 n) {
+  Reduction fold[U];
+#pragma unroll 1
+  for (u32 r = 0; r < p.lane.world; r++) {
+    const u64 from = r == p.lane.rank ? own : staging_from(p.lane, parity, r) + place;
+    Vector v[U];
+#pragma unroll
+    for (u32 k = 0; k < U; k++) v[k] = load_once(pointer<void>(from + k * n * 16ull));
+#pragma unroll
+    for (u32 k = 0; k < U; k++) {
+      if (r == 0) fold[k].first(v[k]);
+      else fold[k].next(v[k], p.op);
+    }
+  }
+#pragma unroll
+  for (u32 k = 0; k < U; k++) store_result<ALL_OUTPUTS, 0>(p, logical + k * n * 16ull, fold[k].result(p.lane.world, p.op));
 }
 
 // Folds a chunk of all ranks, which is staged `place` into each rank's staging.
@@ -334,17 +356,16 @@ SYMMEM_FN void fold_chunk(const Plan& p, u64 part, const Chunk& chunk, u32 parit
     for (; at < count; at += n)
       fold_vectors<W, 1, ALL_OUTPUTS>(p, part + chunk.start + at * 16ull, parity, place + at * 16ull, chunk.start + at * 16ull, n);
   } else if (p.plain) {
+    constexpr u32 U = UNROLL_ANY;
+    const u32 n = workers();
     count = (u32)(chunk.length / 16);
-    for (u32 at = thread_index(); at < count; at += workers()) {
-      const u64 logical = chunk.start + at * 16ull;
-      Reduction fold;
+    u32 at = thread_index();
+    for (; at + (U - 1) * n < count; at += U * n)
+      fold_any<U, ALL_OUTPUTS>(p, part + chunk.start + at * 16ull, parity, place + at * 16ull, chunk.start + at * 16ull, n);
+    if constexpr (U > 1) {
 #pragma unroll 1
-      for (u32 r = 0; r < p.lane.world; r++) {
-        const Vector theirs = load_once(pointer<void>(r == p.lane.rank ? part + logical : staging_from(p.lane, parity, r) + place + at * 16ull));
-        if (r == 0) fold.first(theirs);
-        else fold.next(theirs);
-      }
-      store_result<ALL_OUTPUTS, 0>(p, logical, fold.result(p.lane.world));
+      for (; at < count; at += n)
+        fold_any<1, ALL_OUTPUTS>(p, part + chunk.start + at * 16ull, parity, place + at * 16ull, chunk.start + at * 16ull, n);
     }
   }
   if (W == 0 && count * 16ull < chunk.length) fold_narrow<ALL_OUTPUTS>(p, part, chunk, parity, place, count);
@@ -440,23 +461,26 @@ template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
     else if (TWO_SHOT) ok = await_flags(lane, step, gate, rounds);
   }
   ok = complete(p, step, ok);
-  exit(lane, step, ok, Used{p.receives ? ALL : NONE, 0, true, true, p.group_completion != 0});
+  // The one that reduces tells the others which slots are free.
+  const bool together = p.group_completion, raised = TWO_SHOT || p.rounds != 0;
+  exit(lane, step, ok, Used{p.receives ? ALL : NONE, 0, raised, together, together, raised && !p.receives ? p.root : NONE});
 }
 
 // -------------------------------------------------------------------------- blocks, pieces
 
 // Folds the bytes `start..start + length` of runs of `end` bytes, which are staged `place` into each rank's
 // staging.
-__device__ __attribute__((noinline)) inline void fold_runs(const Lane& lane, Runs own, Runs out, u64 start, u64 length, u64 end, u32 parity, u64 place) {
+__device__ __attribute__((noinline)) inline void fold_runs(const Plan& p, Runs own, Runs out, u64 start, u64 length, u64 end, u32 parity, u64 place) {
+  const Lane& lane = p.lane;
   for (u64 v = thread_index(); v * 16 < length; v += workers()) {
     Reduction fold;
 #pragma unroll 1
     for (u32 r = 0; r < lane.world; r++) {
       Vector theirs = r == lane.rank ? load_any(own, start + v * 16, end) : load_once(pointer<void>(staging_from(lane, parity, r) + place + v * 16));
       if (r == 0) fold.first(theirs);
-      else fold.next(theirs);
+      else fold.next(theirs, p.op);
     }
-    store_any(out, start + v * 16, end, fold.result(lane.world));
+    store_any(out, start + v * 16, end, fold.result(lane.world, p.op));
   }
 }
 
@@ -526,14 +550,14 @@ SYMMEM_FN void reduce_blocks(const Plan& p) {
         const BlockChunk chunk = fold.next(p, number(c));
         const Block& b = *chunk.block;
         if (b.owner == lane.rank)
-          fold_runs(lane, runs_of(p.input + b.at, b.row, b.stride), runs_of(b.output, b.row, b.row), chunk.start, chunk.length, b.bytes, step.parity, folded.at);
+          fold_runs(p, runs_of(p.input + b.at, b.row, b.stride), runs_of(b.output, b.row, b.row), chunk.start, chunk.length, b.bytes, step.parity, folded.at);
         folded.advance(p);
       }
     }
   }
   if (!is_worker() && ok && count == 0) ok = headers.compare(lane, step, [](u32) { return true; });
   ok = complete(p, step, ok);
-  exit(lane, step, ok, Used{ALL, 0, true});
+  exit(lane, step, ok, Used{ALL, 0, p.rounds != 0, p.group_completion != 0});
 }
 
 // Folds what copy engines have brought from all ranks into the staging of parity 0, between the kernels
@@ -547,7 +571,7 @@ SYMMEM_FN void reduce_staged(const Plan& p) {
   const Runs own = runs_of(p.input, p.bytes, p.bytes), out = runs_of(p.output, p.bytes, p.bytes);
   for (u32 c = 0; c < count; c++) {
     const Chunk chunk = chunk_of(p, c, 0, p.bytes);
-    fold_runs(lane, own, out, chunk.start, chunk.length, p.bytes, 0, chunk.start);
+    fold_runs(p, own, out, chunk.start, chunk.length, p.bytes, 0, chunk.start);
   }
 }
 
@@ -566,8 +590,8 @@ template <u32 W> SYMMEM_FN void reduce_two_shot(const Plan& p) { reduce_chunks<W
   SYMMEM_KERNEL(reduce_two_shot_##W, reduce_two_shot<W>)
 
 SYMMEM_KERNELS(0)
-// Of 8-bit floats, whose arithmetic is what takes time here and in the compiler, there are no others.
-#if SYMMEM_DTYPE != 5 && SYMMEM_DTYPE != 6
+// Of one operator, for a known number of ranks.
+#ifdef SYMMEM_OP
 SYMMEM_KERNELS(2)
 SYMMEM_KERNELS(4)
 SYMMEM_KERNELS(8)

@@ -73,12 +73,16 @@ SYMMEM_FN void block_sync() {
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
+// The 32 threads of a warp come here before one goes on; they are in one wave.
+SYMMEM_FN void warp_sync() { __builtin_amdgcn_wave_barrier(); }
 #else
 SYMMEM_FN u32 thread_index() { return threadIdx.x; }
 SYMMEM_FN u32 block_index() { return blockIdx.x; }
 SYMMEM_FN u32 block_size() { return blockDim.x; }
 SYMMEM_FN u32 grid_size() { return gridDim.x; }
 SYMMEM_FN void block_sync() { __syncthreads(); }
+// The 32 threads of a warp come here before one goes on.
+SYMMEM_FN void warp_sync() { __syncwarp(); }
 #endif
 
 // Programmatic dependent launch: waits until the kernel before this one in the stream has ended and
@@ -134,6 +138,10 @@ SYMMEM_FN u32 compare_exchange(u32* at, u32 expected, u32 value) {
 SYMMEM_FN u32 fetch_or(u32* at, u32 bits) {
   return __hip_atomic_fetch_or(at, bits, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
 }
+// Counts one up, from `most` to zero; returns what was there. For words of this device alone.
+SYMMEM_FN u32 fetch_increment(u32* at, u32 most) {
+  return __builtin_amdgcn_atomic_inc32(at, most, __ATOMIC_ACQ_REL, "agent");
+}
 SYMMEM_FN void fence_system() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, ""); }
 
 #else
@@ -181,6 +189,12 @@ SYMMEM_FN u32 compare_exchange(u32* at, u32 expected, u32 value) {
 SYMMEM_FN u32 fetch_or(u32* at, u32 bits) {
   u32 found;
   asm volatile("atom.acq_rel.gpu.global.or.b32 %0, [%1], %2;" : "=r"(found) : "l"(at), "r"(bits) : "memory");
+  return found;
+}
+// Counts one up, from `most` to zero; returns what was there. For words of this device alone.
+SYMMEM_FN u32 fetch_increment(u32* at, u32 most) {
+  u32 found;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(found) : "l"(at), "r"(most) : "memory");
   return found;
 }
 SYMMEM_FN void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
@@ -268,20 +282,24 @@ SYMMEM_FN Vector load_once(const void* at) {
 
 SYMMEM_FN bool is_aligned(const void* at, u64 bytes) { return (reinterpret_cast<u64>(at) & (bytes - 1)) == 0; }
 
+// One element of payload, at an address aligned to U.
+template <class U> SYMMEM_FN U load_element(const void* at) { return *static_cast<const volatile U*>(at); }
+template <class U> SYMMEM_FN void store_element(void* at, U value) { *static_cast<volatile U*>(at) = value; }
+
 // `count` elements of U, count * sizeof(U) <= 16, at an address aligned to U; the rest is zero.
 template <class U> SYMMEM_FN Vector load_elements(const void* at, u32 count) {
   Vector v = {};
   U* parts = reinterpret_cast<U*>(&v);
 #pragma unroll
   for (u32 i = 0; i < 16 / sizeof(U); i++)
-    if (i < count) parts[i] = static_cast<const volatile U*>(at)[i];
+    if (i < count) parts[i] = load_element<U>(static_cast<const U*>(at) + i);
   return v;
 }
 template <class U> SYMMEM_FN void store_elements(void* at, Vector v, u32 count) {
   const U* parts = reinterpret_cast<const U*>(&v);
 #pragma unroll
   for (u32 i = 0; i < 16 / sizeof(U); i++)
-    if (i < count) static_cast<volatile U*>(at)[i] = parts[i];
+    if (i < count) store_element(static_cast<U*>(at) + i, parts[i]);
 }
 
 }  // namespace symmem

@@ -180,7 +180,7 @@ SYMMEM_FN bool await_slot(const Signal& s, u32 call, const u32* word, u32 state)
 
 template <class U> SYMMEM_FN void copy_elements(u64 target, u64 source, u64 bytes, u64 first, u64 step) {
   for (u64 i = first; i < bytes / sizeof(U); i += step)
-    pointer<volatile U>(target)[i] = pointer<const volatile U>(source)[i];
+    store_element(pointer<U>(target) + i, load_element<U>(pointer<U>(source) + i));
 }
 
 // Copies by many threads, of which this is number `first` of `step`, in units of 16 bytes where both
@@ -218,17 +218,7 @@ SYMMEM_FN void copy(u64 target, u64 source, u64 bytes, u64 first, u64 step) {
 
 // Counts the blocks that come here; whether this one is the last of `blocks`, after which the count is
 // zero again. What the others did before happens before that.
-SYMMEM_FN bool is_last(u32* count, u32 blocks) {
-#ifdef SYMMEM_HIP
-  u32 found = __hip_atomic_fetch_add(count, 1u, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
-  if (found + 1 == blocks) store_relaxed(count, 0u);
-#else
-  u32 found;
-  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
-               : "=r"(found) : "l"(count), "r"(blocks - 1) : "memory");
-#endif
-  return found + 1 == blocks;
-}
+SYMMEM_FN bool is_last(u32* count, u32 blocks) { return fetch_increment(count, blocks - 1) + 1 == blocks; }
 
 // ------------------------------------------------------------------------------- resetting
 
@@ -256,6 +246,8 @@ extern "C" __global__ void __launch_bounds__(32) symmem_barrier(const SYMMEM_ARG
   u64 mine = stand(c.generation, c.epoch + 1);
   for (u32 r = thread_index(); r < s.world; r += block_size())
     if (r != s.rank) store_release(barrier_word(s, s.rank, workspace_of(s, r)), mine);
+  // All have read it.
+  warp_sync();
   if (thread_index() == 0) store_relaxed(epoch_of(s), c.epoch + 1);
   Patience patience;
   u32 why = 0;

@@ -445,11 +445,14 @@ __device__ __attribute__((noinline)) inline void mismatch(const Lane& lane, Step
                  {Shown::word(theirs.signature), Shown::word(theirs.issue)}});
 }
 
-// What this block's header says after the signature. Of a node in a graph it counts the run, if `count`.
+// What this block's header says after the signature, to each thread of one warp. Of a node in a graph it
+// counts the run: the thread that says `count`.
 SYMMEM_FN u64 issue_word(const Lane& lane, bool count) {
   if (lane.runs == 0) return lane.issue;
   u64* runs = pointer<u64>(lane.runs) + block_index();
   u64 run = load_relaxed(runs) + 1;
+  // All have read it.
+  warp_sync();
   if (count) store_relaxed(runs, run);
   return REPLAY | run;
 }
@@ -522,34 +525,41 @@ SYMMEM_FN bool await_flag(const Lane& lane, const Step& step, Gate& gate, u32 wr
   return await(lane, step.epoch, gate, writer, [&] { return poll_flag(lane, step, writer, count); });
 }
 
+// Sets of ranks, beside one rank.
+constexpr u32 ALL = ~0u, NONE = ~1u;
+
 // What an operation leaves in this rank's words of its parity.
 struct Used {
   u32 writers;  // ALL, NONE, or the one rank whose words this one has awaited
   u32 packets;  // slots of each, from the first on
   bool flags;   // whether they raised flags
-  bool credits = false;  // whether any other rank may have raised flags
-  bool heard = false;    // whether this rank has awaited a word of every peer, whoever the writers are
+  bool together = false;  // whether all blocks of all ranks have shown headers and raised flags
+  bool heard = false;     // whether this rank has awaited a word of every peer, whoever the writers are
+  u32 raisers = NONE;     // ALL, NONE, or the one rank that has raised flags beside the writers
+  u32 tail = 0;           // of the 64 slots after `packets`, so many of each half are used as well
 };
-constexpr u32 ALL = ~0u, NONE = ~1u;
-
 // Zeroes the block's share of what earlier epochs left in this parity's words: of all words that no
 // peer writes in this epoch, since other blocks may still wait for those.
 __device__ __attribute__((noinline)) inline void scrub(const Lane& lane, Step step, Used used) {
   u64 own = lane.own, threads = (u64)block_size() * grid_size();
   u64 me = (u64)block_index() * block_size() + thread_index();
+  auto is_of = [](u32 set, u32 rank) { return set == ALL || set == rank; };
   for (u32 w = 0; w < lane.world; w++) {
-    bool writes = used.writers == ALL || used.writers == w;
+    const bool writes = is_of(used.writers, w);
+    const bool raises = used.together || (writes && used.flags) || is_of(used.raisers, w);
     if (w != lane.rank) {
       u64* packet = pointer<u64>(packets_from(lane, step.parity, w));
-      for (u64 i = (writes ? 2ull * used.packets : 0) + me; i < 2ull * lane.packet_count; i += threads)
-        store_relaxed(packet + i, 0ull);
+      for (u64 i = me; i < 2ull * lane.packet_count; i += threads) {
+        const u32 slot = (u32)(i / 2);
+        const bool is_used = slot < used.packets || (slot - used.packets < 64 && slot % 32 < used.tail);
+        if (!writes || !is_used) store_relaxed(packet + i, 0ull);
+      }
     }
     u64* flag = flag_at(lane, own, step.parity, w, 0);
-    for (u64 b = ((writes && used.flags) || used.credits ? grid_size() : 0) + me; b < lane.max_blocks; b += threads)
-      store_relaxed(flag + b, 0ull);
+    for (u64 b = (raises ? grid_size() : 0) + me; b < lane.max_blocks; b += threads) store_relaxed(flag + b, 0ull);
     // Block 0 of every rank publishes a header in every operation.
     u64* header = pointer<u64>(header_at(lane, own, step.parity, w, 0));
-    for (u64 i = 4ull * (writes ? grid_size() : 1) + me; i < 4ull * lane.max_blocks; i += threads)
+    for (u64 i = 4ull * (writes || used.together ? grid_size() : 1) + me; i < 4ull * lane.max_blocks; i += threads)
       store_relaxed(header + i, 0ull);
   }
   fence_system();

@@ -149,12 +149,16 @@ pub fn run(arguments: &Arguments, summary: &mut Summary) {
     summary.tier(
         "unit and documentation tests",
         &[
-            test().args(["--workspace", "--exclude", "symmem-tests"]),
+            test()
+                .args(["--workspace", "--exclude", "symmem-tests"])
+                .args(["--exclude", "symmem-kernels-on-cpu"]),
             test().args(["--package", "symmem-tests", "--lib", "--test", "runner"]),
             test().args(["--package", "symmem-tests", "--doc"]),
         ],
     );
     summary.tier("CUDA on a driver in software", &on_fake_cuda());
+    let kernels = test().args(["--package", "symmem-kernels-on-cpu", "--test", "kernels"]);
+    summary.tier("kernels on a CPU", &[kernels]);
     for (name, runs) in MATRIX {
         let command = |run: &&[&str]| {
             let place = run.iter().map(|argument| (*argument).to_owned());

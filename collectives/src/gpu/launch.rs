@@ -12,7 +12,7 @@ use symmem_sync::{Issue, Lane, LaneError, Steps};
 
 use super::plan::{EVERY_RANK, GpuBlock, GpuPlan};
 use super::shape::{self, Cut, Room};
-use super::units::{Kernels, Moving, Reducing, Widths};
+use super::units::{Kernels, Moving, Reducing, Widths, is_common};
 use crate::call::{Access, Block, CallError, Pitch, Refused, Request, Symmetric};
 use crate::choice::Algorithm;
 
@@ -44,7 +44,7 @@ pub(crate) fn is_size_for_dense(request: &Request<'_>, ranks: usize, capacity: B
     request.operation == Operation::AllReduce
         && DENSE.contains(&received)
         && bytes.is_multiple_of(16)
-        && !matches!(request.input.dtype(), DType::F8E4M3 | DType::F8E5M2)
+        && request.op.is_some_and(|op| is_common(request.input.dtype(), op))
         && shape::dense_packets(bytes) * 8 <= capacity.get()
 }
 
@@ -133,6 +133,7 @@ pub(crate) fn launch(
         plain: plain.into(),
         blocks: list.as_ref().map_or(DevicePtr::NULL, |list| list.base()),
         block_count: request.blocks.len() as u64,
+        op: request.op.map_or(0, |op| op.code().into()),
         reserved: 0,
     };
     let steps = |lane: &SymmemLane, steps: &mut Steps<'_>| {

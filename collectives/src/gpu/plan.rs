@@ -53,7 +53,9 @@ pub(super) struct GpuPlan {
     /// The array of [`GpuBlock`]s, of an operation that is given any.
     pub blocks: DevicePtr,
     pub block_count: u64,
-    pub reserved: u64,
+    /// The code of the operator, for kernels that have several.
+    pub op: u32,
+    pub reserved: u32,
 }
 
 /// A range of a rank's input of which one rank gets the reduction.
@@ -122,7 +124,7 @@ mod tests {
     fn kernels_have_the_same_structs() {
         check!(GpuPlan as "Plan": lane, input, output, bytes, row, input_pitch as "in",
             output_pitch as "out", peers, peer_offset, peer_step, slice, chunk, rounds, last, slots,
-            ahead, root, receives, group_completion, plain, blocks, block_count);
+            ahead, root, receives, group_completion, plain, blocks, block_count, op);
         check!(GpuBlock as "Block": first, at, bytes, row, stride, output, owner);
     }
 }

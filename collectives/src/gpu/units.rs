@@ -41,8 +41,11 @@ pub static UNITS: KernelUnits = KernelUnits {
     each: |visit| {
         visit(&MOVING);
         visit(&Unit { source: &MULTIMEM, defines: &[] });
-        for (dtype, op) in pairs().filter(|pair| same_code(*pair) == *pair) {
-            with_unit(dtype, op, |unit| visit(unit));
+        for dtype in DType::ALL {
+            with_unit(dtype, None, |unit| visit(unit));
+            for op in ReduceOp::ALL.into_iter().filter(|op| is_common(dtype, *op)) {
+                with_unit(dtype, Some(op), |unit| visit(unit));
+            }
         }
     },
 };
@@ -53,50 +56,43 @@ const MOVING: Unit<'static> = Unit { source: &EXCHANGE, defines: &[] };
 const CODES: [&str; 15] =
     ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14"];
 
-/// Every reduction that there is.
-fn pairs() -> impl Iterator<Item = (DType, ReduceOp)> {
-    let all = DType::ALL.into_iter().flat_map(|d| ReduceOp::ALL.into_iter().map(move |op| (d, op)));
-    all.filter(|(dtype, op)| op.check(*dtype).is_ok())
+/// Whether a reduction has a unit of its own: with kernels for 2, 4 and 8 ranks, and dense packets. Models
+/// are trained and served with it.
+///
+/// All others of a type share one, which is told the operator when it runs: that is where nine tenths
+/// of the compilation of a unit of its own for each would go.
+pub(super) fn is_common(dtype: DType, op: ReduceOp) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+        && matches!(op, ReduceOp::Sum | ReduceOp::Avg)
 }
 
-/// The reduction whose machine code also does for this one: sums and products wrap alike whatever the
-/// sign, and bits are combined by the word.
-fn same_code((dtype, op): (DType, ReduceOp)) -> (DType, ReduceOp) {
-    let unsigned = match dtype {
-        DType::I8 => DType::U8,
-        DType::I16 => DType::U16,
-        DType::I32 => DType::U32,
-        DType::I64 => DType::U64,
-        other => other,
-    };
+/// The unit of a type: of one operator, or of all that the type has.
+fn with_unit<R>(dtype: DType, op: Option<ReduceOp>, then: impl FnOnce(&Unit<'_>) -> R) -> R {
+    let code = |code: u8| CODES[usize::from(code)];
+    let dtype = ("SYMMEM_DTYPE", code(dtype.code()));
     match op {
-        ReduceOp::Sum | ReduceOp::Product => (unsigned, op),
-        ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => (DType::U32, op),
-        _ => (dtype, op),
+        Some(op) => {
+            then(&Unit { source: &REDUCE, defines: &[dtype, ("SYMMEM_OP", code(op.code()))] })
+        }
+        None => then(&Unit { source: &REDUCE, defines: &[dtype] }),
     }
 }
 
-fn with_unit<R>(dtype: DType, op: ReduceOp, then: impl FnOnce(&Unit<'_>) -> R) -> R {
-    let code = |code: u8| CODES[usize::from(code)];
-    let defines = [("SYMMEM_DTYPE", code(dtype.code())), ("SYMMEM_OP", code(op.code()))];
-    then(&Unit { source: &REDUCE, defines: &defines })
-}
-
-/// One algorithm's kernels: any addresses, or whole vectors of a known number of ranks, which 8-bit
-/// floats do not have.
+/// One algorithm's kernels: any addresses and any number of ranks, or whole vectors of a known one where
+/// the reduction [has those](is_common).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Widths {
     pub any: Function,
     pub whole: Function,
 }
 
-/// The kernels of one type and operator.
+/// The kernels of one type and operator, or of all operators that have no kernels of their own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reducing {
     pub packets: Widths,
     pub pushed: Widths,
     pub two_shot: Widths,
-    /// Not of 8-bit floats.
+    /// Where the reduction [has kernels for numbers of ranks](is_common).
     pub dense: Option<Function>,
     pub blocks: Function,
     pub staged: Function,
@@ -118,7 +114,7 @@ pub(crate) struct Kernels {
     device: Device,
     world: usize,
     moving: OnceLock<Moving>,
-    /// By the codes of type and operator.
+    /// By the codes of type and operator, 0 for all that have no unit of their own.
     reducing: [[OnceLock<Reducing>; 9]; 15],
 }
 
@@ -154,24 +150,23 @@ impl Kernels {
         op: ReduceOp,
         may_load: bool,
     ) -> Result<Option<&Reducing>, LoadError> {
-        let (dtype, op) = same_code((dtype, op));
-        let place = &self.reducing[usize::from(dtype.code())][usize::from(op.code())];
+        let own = Some(op).filter(|op| is_common(dtype, *op));
+        let place = &self.reducing[usize::from(dtype.code())][own.map_or(0, |op| op.code().into())];
         load(place, may_load, || {
-            let module = with_unit(dtype, op, |unit| self.device.compile(unit))?;
+            let module = with_unit(dtype, own, |unit| self.device.compile(unit))?;
             let function = |name: &str| module.device_function(name, size_of::<GpuPlan>());
-            let is_narrow = matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
             let world = if matches!(self.world, 2 | 4 | 8) { self.world } else { 0 };
             let widths = |name: &str| {
                 let any = function(&format!("{name}_0"))?;
-                let whole = match is_narrow {
-                    false => function(&format!("{name}_{world}"))?,
-                    true => any,
+                let whole = match own {
+                    Some(_) => function(&format!("{name}_{world}"))?,
+                    None => any,
                 };
                 Ok::<_, LoadError>(Widths { any, whole })
             };
-            let dense = match is_narrow {
-                false => Some(function(&format!("reduce_dense_{world}"))?),
-                true => None,
+            let dense = match own {
+                Some(_) => Some(function(&format!("reduce_dense_{world}"))?),
+                None => None,
             };
             Ok(Reducing {
                 packets: widths("reduce_packets")?,
@@ -205,20 +200,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reduction_has_a_unit_and_every_unit_is_one() {
+    fn every_type_has_a_unit_and_so_have_common_reductions() {
         let (mut units, mut moving) = (HashSet::new(), 0);
         (UNITS.each)(&mut |unit| match unit.defines {
             [] => moving += 1,
             defines => assert!(units.insert(format!("{defines:?}")), "{unit} twice"),
         });
         assert_eq!(moving, 2);
-        for pair in pairs() {
-            let (dtype, op) = same_code(pair);
-            assert!(op.check(dtype).is_ok());
-            assert!(with_unit(dtype, op, |unit| units.contains(&format!("{:?}", unit.defines))));
+        assert_eq!(units.len(), DType::ALL.len() + 3 * 2);
+        for dtype in DType::ALL {
+            let has = |unit: &Unit<'_>| units.contains(&format!("{:?}", unit.defines));
+            assert!(with_unit(dtype, None, has));
+            for op in ReduceOp::ALL.into_iter().filter(|op| is_common(dtype, *op)) {
+                assert!(op.check(dtype).is_ok() && with_unit(dtype, Some(op), has));
+            }
         }
-        // Floats, sums and products of widths, the rest of integers, bits.
-        assert_eq!(units.len(), 6 * 5 + 4 * 2 + 8 * 3 + 3);
     }
 
     #[test]

@@ -1,0 +1,80 @@
+//! Planted faults: kernels with a step of the protocol left out or weakened, each of which a scenario must
+//! find. They are texts of the kernels that ship, so that a step which moves takes its fault along.
+
+use symmem_kernels_on_cpu::{Program, Replacement};
+
+/// A fault, and the scenario that finds it.
+pub struct Fault {
+    /// What is missing.
+    pub name: &'static str,
+    pub program: Program,
+    pub scenario: &'static str,
+    pub replacements: &'static [Replacement],
+}
+
+/// One replacement in one file.
+macro_rules! faults {
+    ($($name:literal: $program:ident $scenario:literal, $file:literal $from:literal => $to:literal;)+) => {
+        &[$(Fault {
+            name: $name,
+            program: Program::$program,
+            scenario: $scenario,
+            replacements: &[Replacement { file: $file, from: $from, to: $to }],
+        }),+]
+    };
+}
+
+pub const FAULTS: &[Fault] = faults! {
+    // Order of memory.
+    "flags_raised_without_a_fence": Exchange "staged",
+        "plan.cuh" "  fence_system();\n" => "";
+    "flags_raised_before_the_block_has_stored": Reduce "pushed",
+        "reduce.cu" "    if (!TWO_SHOT && j < count) {\n      block_sync();\n" => "    if (!TWO_SHOT && j < count) {\n";
+    "flags_polled_without_acquiring": Exchange "staged",
+        "symmem_sync.cuh" "u64 found = load_acquire(flag_at(" => "u64 found = load_relaxed(flag_at(";
+    "dense_packets_that_arrive_in_parts": Reduce "dense",
+        "reduce.cu" "    store_whole(pointer<void>(slot + 512 * 3)," => "    store_vector(pointer<void>(slot + 512 * 3),";
+    "records_announced_without_releasing_them": Failures "time_out",
+        "symmem_sync.cuh" "store_release(pointer<u32>(page + CONTROL_ABORT), 1u);" => "store_relaxed(pointer<u32>(page + CONTROL_ABORT), 1u);";
+    "puts_signalled_before_the_block_has_stored": Signals "put_with_signal",
+        "signals.cu" "  block_sync();\n  if (thread_index() != 0) return;\n" => "  if (thread_index() != 0) return;\n";
+    "runs_counted_while_the_warp_reads_them": Exchange "packets",
+        "symmem_sync.cuh" "  warp_sync();\n" => "";
+    "barriers_counted_while_the_warp_reads_them": Signals "barrier",
+        "signals.cu" "  warp_sync();\n" => "";
+    // Steps.
+    "packets_of_which_half_is_checked": Exchange "packets",
+        "plan.cuh" " | (u32)(high.a >> 32) ^ epoch | (u32)(high.b >> 32) ^ epoch;" => ";";
+    "begins_before_the_kernel_before_ends": Exchange "packets",
+        "symmem_sync.cuh" "SYMMEM_FN bool begin(const Lane& lane) {\n  wait_for_previous_kernel();\n" => "SYMMEM_FN bool begin(const Lane& lane) {\n";
+    "scrubs_left_out": Exchange "mixed",
+        "symmem_sync.cuh" "if (SYMMEM_UNLIKELY(scrub_due(step.epoch))) scrub(" => "if (false) scrub(";
+    "scrubs_that_spare_packets_nobody_wrote": Reduce "packets",
+        "symmem_sync.cuh" " && slot % 32 < used.tail" => "";
+    "scrubs_of_headers_that_are_awaited": Exchange "mixed",
+        "symmem_sync.cuh" "(writes || used.together ? grid_size() : 1)" => "(writes ? grid_size() : 1)";
+    "stores_before_readers_have_come": Exchange "packets",
+        "symmem_sync.cuh" "return SYMMEM_LIKELY(step.settled) ||" => "return true ||";
+    "settled_by_who_was_not_heard": Exchange "packets",
+        "symmem_sync.cuh" "(u64)(used.writers == ALL || used.heard) << 32" => "1ull << 32";
+    "rings_reused_a_round_early": Reduce "pushed",
+        "reduce.cu" "const u32 free = j + p.ahead + 2 - p.slots;" => "const u32 free = j + p.ahead + 1 - p.slots;";
+    "two_shots_that_end_with_their_own_part": Reduce "two_shot",
+        "reduce.cu" "else if (TWO_SHOT) ok = await_flags(lane, step, gate, rounds);" => "";
+    "outputs_stored_before_peers_are_in_the_call": Exchange "direct",
+        "exchange.cu" "    ok = compare(p, headers, step, source, [](u32) { return true; });" => "    (void)0;";
+    "group_completion_that_is_not": Exchange "copies",
+        "exchange.cu" "    ok = await_flags(lane, step, gate, 1);" => "    (void)gate;";
+    "calls_not_compared": Failures "mismatch",
+        "symmem_sync.cuh" "if (SYMMEM_LIKELY(found.a == mine.a && found.b == mine.b)) continue;" => "continue;";
+    "busy_bits_ignored": Failures "busy",
+        "symmem_sync.cuh" "    busy |= found != epoch || (found & EPOCH_BUSY) != 0;" => "    (void)found;";
+    "bounds_of_the_capture_instead_of_the_launch": Failures "launch_bounds",
+        "symmem_sync.cuh" "if (args.launch != 0) {" => "if (false) {";
+    "closed_lanes_entered": Failures "stale",
+        "symmem_sync.cuh" "  if (SYMMEM_UNLIKELY((u32)p.b != ENTRY_OPEN)) {" => "  if (false) {";
+    "barriers_that_miss_who_went_on": Signals "barrier",
+        "signals.cu" "{ return theirs == mine || theirs == after(mine); }" => "{ return theirs == mine; }";
+    "resets_that_leave_slots_full": Signals "repair",
+        "signals.cu" "store_release(slot(s, sender, s.rank), EMPTY);" => "(void)sender;";
+};
