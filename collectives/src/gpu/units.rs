@@ -7,6 +7,7 @@ use symmem_hal::types::{DType, ReduceOp};
 use symmem_hal::{Device, Function, LoadError};
 use symmem_sync::gpu::SYMMEM_SYNC_CUH;
 
+use super::multimem::Switched;
 use super::plan::GpuPlan;
 
 /// The header of all kernels of this crate: name and text.
@@ -40,7 +41,7 @@ pub static UNITS: KernelUnits = KernelUnits {
     headers: &[],
     each: |visit| {
         visit(&MOVING);
-        visit(&Unit { source: &MULTIMEM, defines: &[] });
+        visit(&SWITCHED);
         for (dtype, op) in pairs().filter(|pair| same_code(*pair) == *pair) {
             with_unit(dtype, op, |unit| visit(unit));
         }
@@ -48,6 +49,7 @@ pub static UNITS: KernelUnits = KernelUnits {
 };
 
 const MOVING: Unit<'static> = Unit { source: &EXCHANGE, defines: &[] };
+const SWITCHED: Unit<'static> = Unit { source: &MULTIMEM, defines: &[] };
 
 /// Codes of types and operators, as texts.
 const CODES: [&str; 15] =
@@ -118,6 +120,7 @@ pub(crate) struct Kernels {
     device: Device,
     world: usize,
     moving: OnceLock<Moving>,
+    switched: OnceLock<Switched>,
     /// By the codes of type and operator.
     reducing: [[OnceLock<Reducing>; 9]; 15],
 }
@@ -128,6 +131,7 @@ impl Kernels {
             device: device.clone(),
             world,
             moving: OnceLock::new(),
+            switched: OnceLock::new(),
             reducing: Default::default(),
         }
     }
@@ -145,6 +149,11 @@ impl Kernels {
                 part: function("exchange_part")?,
             })
         })
+    }
+
+    /// As [`moving`](Self::moving), by the switch.
+    pub(super) fn switched(&self, may_load: bool) -> Result<Option<&Switched>, LoadError> {
+        load(&self.switched, may_load, || Switched::load(&self.device.compile(&SWITCHED)?))
     }
 
     /// As [`moving`](Self::moving), of a reduction.
