@@ -107,9 +107,13 @@ impl Rank<'_> {
     }
 
     fn rendezvous(&self) -> (Tensor<u32>, SymmetricMemory) {
+        self.rendezvous_while("clear")
+    }
+
+    /// A rendezvous of memory that is there before the library is told something.
+    fn rendezvous_while(&self, command: &str) -> (Tensor<u32>, SymmetricMemory) {
         let tensor = Tensor::zeros(self.group.device(), &[WORDS]).unwrap();
-        // So that what is counted from here on is the rendezvous's.
-        self.meet();
+        self.tell(command);
         let memory = self.group.rendezvous(&tensor, &PATIENT).unwrap();
         (tensor, memory)
     }
@@ -130,7 +134,8 @@ impl Rank<'_> {
         self.meet();
         let start = Instant::now();
         while self.control.held() != before {
-            assert!(start.elapsed().as_secs() < 30, "{:?} are left", self.control.held());
+            let held = self.control.held();
+            assert!(start.elapsed().as_secs() < 30, "{held:?} are left, of {before:?}");
             collect();
             std::thread::yield_now();
         }
@@ -148,15 +153,16 @@ impl Rank<'_> {
 #[test]
 fn symmetric_memory_has_one_address_for_all_ranks() {
     on_ranks(&[THERE], &options(true), |rank| {
+        let (kept, _mapped) = rank.rendezvous();
         let before = rank.held();
+        rank.tell("reset-counts");
         let (tensor, memory) = rank.rendezvous();
         let base = memory.multicast_ptr().unwrap();
         assert!(base.get().is_multiple_of(1 << 21) && base.get() != 0, "{base:?}");
         assert!(!memory.buffer_ptrs().contains(&base));
         rank.assert_mapped(&tensor, &memory);
         // A view's offset counts, and so do those of a pool's block and of a view in it.
-        let part = tensor.slice(3, 5).unwrap();
-        let part = rank.group.rendezvous(&part, &PATIENT).unwrap();
+        let part = rank.group.rendezvous(tensor.slice(3, 5).unwrap(), &PATIENT).unwrap();
         assert_eq!(part.multicast_ptr().unwrap().get(), base.get() + 12);
         let pool = MemoryPool::with_segments(rank.group.device(), Bytes::mib(2));
         let blocks = [16_u64, 16].map(|count| pool.empty::<u32>(&[count]).unwrap());
@@ -177,8 +183,12 @@ fn symmetric_memory_has_one_address_for_all_ranks() {
         rank.assert_called("cuMulticastBindMem", [2, 2]);
         rank.assert_called("cuMulticastUnbind", [0, 0]);
         drop((blocks, pool, part, memory, tensor));
+        // A pool's blocks are let go of where ranks meet for it.
+        rank.meet();
+        rank.group.reclaim(&PATIENT).unwrap();
         rank.wait_for_the_same(&before);
         rank.assert_called("cuMulticastUnbind", [2, 2]);
+        drop(kept);
     });
 }
 
@@ -205,9 +215,9 @@ fn what_is_refused_on_one_rank_is_done_without_on_all() {
         let (kept, _mapped) = rank.rendezvous();
         for (step, refused, call, nth) in REFUSALS {
             let before = rank.held();
-            let (_, nth) = (rank.tell("reset-counts"), nth[usize::from(rank.processes)]);
-            rank.tell(&format!("fail {refused}:{call}@{nth}=CUDA_ERROR_NOT_PERMITTED"));
-            let (tensor, memory) = rank.rendezvous();
+            let nth = nth[usize::from(rank.processes)];
+            let rule = format!("fail {refused}:{call}@{nth}=CUDA_ERROR_NOT_PERMITTED");
+            let (tensor, memory) = rank.rendezvous_while(&rule);
             rank.tell("clear");
             let reason = memory.multicast_ptr().unwrap_err();
             let told = match &reason {
@@ -249,8 +259,8 @@ fn what_is_not_ready_yet_is_tried_again_by_all_together() {
             ("cuMulticastBindMem", 1, [1, 2]),
         ] {
             rank.tell("reset-counts");
-            rank.tell(&format!("fail {refused}:{call}@1={LATER}"));
-            let (tensor, memory) = rank.rendezvous();
+            let rule = format!("fail {refused}:{call}@1={LATER}");
+            let (tensor, memory) = rank.rendezvous_while(&rule);
             rank.tell("clear");
             memory.multicast_ptr().unwrap_or_else(|e| panic!("{call} of rank {refused}: {e}"));
             // Who had succeeded did not do it again.
@@ -260,8 +270,8 @@ fn what_is_not_ready_yet_is_tried_again_by_all_together() {
         }
         // Not for ever.
         rank.tell("reset-counts");
-        rank.tell(&format!("fail 1:cuMulticastBindMem={LATER}"));
-        let (tensor, memory) = rank.rendezvous();
+        let rule = format!("fail 1:cuMulticastBindMem={LATER}");
+        let (tensor, memory) = rank.rendezvous_while(&rule);
         rank.tell("clear");
         let reason = memory.multicast_ptr().unwrap_err();
         let bind = |at: &MulticastStep| *at == MulticastStep::Bind;
