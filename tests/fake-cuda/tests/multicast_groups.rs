@@ -252,19 +252,25 @@ fn what_is_not_ready_yet_is_tried_again_by_all_together() {
     on_ranks(&[THERE], &options(true), |rank| {
         let (kept, _mapped) = rank.rendezvous();
         let before = rank.held();
-        for (call, refused, calls) in [
-            ("cuMulticastCreate", 0, [2, 0]),
-            ("cuMulticastAddDevice", 0, [2, 1]),
-            ("cuMulticastAddDevice", 1, [1, 2]),
-            ("cuMulticastBindMem", 1, [1, 2]),
+        // What is refused, as above, and what is counted on each rank: who had succeeded, even in half a
+        // step, does not do it again.
+        for (call, nth, refused, counted, calls) in [
+            ("cuMulticastCreate", [1, 1], 0, "cuMulticastCreate", [2, 0]),
+            ("cuMemExportToShareableHandle", [1, 2], 0, "cuMulticastCreate", [1, 0]),
+            ("cuMulticastAddDevice", [1, 1], 0, "cuMulticastAddDevice", [2, 1]),
+            ("cuMulticastAddDevice", [1, 1], 1, "cuMulticastAddDevice", [1, 2]),
+            ("cuMulticastAddDevice", [1, 1], 1, "cuMulticastGetGranularity", [1, 1]),
+            ("cuMulticastBindMem", [1, 1], 1, "cuMulticastBindMem", [1, 2]),
+            ("cuMemMap", [1, 2], 1, "cuMulticastBindMem", [1, 1]),
         ] {
             rank.tell("reset-counts");
-            let rule = format!("fail {refused}:{call}@1={LATER}");
+            let nth = nth[usize::from(rank.processes)];
+            let rule = format!("fail {refused}:{call}@{nth}={LATER}");
             let (tensor, memory) = rank.rendezvous_while(&rule);
             rank.tell("clear");
             memory.multicast_ptr().unwrap_or_else(|e| panic!("{call} of rank {refused}: {e}"));
-            // Who had succeeded did not do it again.
-            rank.assert_called(call, calls);
+            rank.assert_called(counted, calls);
+            rank.assert_called(&format!("failed:{call}"), [0, 1].map(|r| u64::from(r == refused)));
             drop((tensor, memory));
             rank.wait_for_the_same(&before);
         }

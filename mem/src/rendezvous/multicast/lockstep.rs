@@ -11,7 +11,7 @@ use symmem_hal::Wait;
 use symmem_hal::types::RankSet;
 
 use super::{MulticastStep, NoMulticast};
-use crate::exchange::{Handle, Part};
+use crate::exchange::{ExchangeError, Handle, Part};
 use crate::rendezvous::RendezvousError;
 use crate::rendezvous::exchange::Gather;
 
@@ -119,13 +119,16 @@ impl<'a> Lockstep<'a> {
             let payload = postcard::to_stdvec(&vote).unwrap_or_default();
             let parts = (self.gather)(Part { payload, handles }).map_err(RendezvousError::from)?;
             let votes = read(&parts)?;
-            match (verdict(&votes, pause.is_some()), made.take()) {
-                (Verdict::GoOn, Some(made)) => return Ok((made, parts)),
-                (Verdict::GiveUp(reason), _) => return Err(Stopped::Without(reason)),
-                // This rank's own vote is among those for going on, so it is `TakeAgain`.
-                (_, so_far) => made = so_far,
+            match verdict(&votes, pause.is_some()) {
+                Verdict::GoOn => {
+                    // It was, or there would be none to go on.
+                    let uncounted = || ExchangeError::system("vote", "this rank's was not counted");
+                    let made = made.ok_or_else(|| RendezvousError::from(uncounted()))?;
+                    return Ok((made, parts));
+                }
+                Verdict::TakeAgain => self.rest(pause.unwrap_or_default()),
+                Verdict::GiveUp(reason) => return Err(Stopped::Without(reason)),
             }
-            self.rest(pause.unwrap_or_default());
         }
     }
 
@@ -174,7 +177,7 @@ mod tests {
 
     use super::*;
     use crate::exchange::local::{Hub, LocalExchange};
-    use crate::exchange::{Exchange as _, ExchangeError, Round, RoundKey};
+    use crate::exchange::{Exchange as _, Round, RoundKey};
 
     const STEP: MulticastStep = MulticastStep::Bind;
 
