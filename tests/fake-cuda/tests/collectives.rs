@@ -292,17 +292,20 @@ fn what_the_switch_cannot_do_is_refused_with_the_reason() {
 #[test]
 fn the_switch_is_refused_where_a_group_does_not_allow_it() {
     isolated(&[THERE], |control| {
-        for (options, expected) in [
-            (Options { determinism: Determinism::Bitwise, ..relaxed() }, None),
-            (Options { multicast: false, ..relaxed() }, Some(NoMulticast::NotAsked)),
+        // What moves data is loaded once on each device, and nothing of the switch's.
+        for (options, expected, loads) in [
+            (Options { determinism: Determinism::Bitwise, ..relaxed() }, None, 2),
+            (Options { multicast: false, ..relaxed() }, Some(NoMulticast::NotAsked), 0),
         ] {
             control.tell("reset-counts");
             ranks(options, |group| {
                 let x = tensor(&group, COUNT);
                 let _mapped = group.rendezvous(&x, &PATIENT).unwrap();
                 let stream = group.device().stream(StreamMode::Worker).unwrap();
-                // Loads nothing of the switch's.
                 group.prepare(&[]).unwrap();
+                meet(&group);
+                assert_eq!(control.count("cuModuleLoadData"), loads);
+                meet(&group);
                 let outcome = group.all_reduce(&x).algorithm(Algorithm::Multimem).on(&stream);
                 let AllReduceError::Call(error) = outcome.unwrap_err() else { panic!("a failure") };
                 let why = match &error {
