@@ -294,34 +294,27 @@ fn what_is_not_ready_yet_is_tried_again_by_all_together() {
 
 #[test]
 fn whoever_cannot_or_may_not_makes_no_call_for_it() {
-    let off = |name, value| [THERE, (name, value)];
-    let cases: [(&[(&str, &str)], bool, &str); 7] = [
-        (&off("SYMMEM_MULTICAST", "0"), true, "rank 0: multicast is off: SYMMEM_MULTICAST is 0"),
-        (&off("NCCL_NVLS_ENABLE", "0"), true, "rank 0: multicast is off: NCCL_NVLS_ENABLE is 0"),
-        (
-            &off("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"),
-            true,
-            "rank 0: multicast is off: TORCH_SYMM_MEM_DISABLE_MULTICAST is 1",
-        ),
-        (
-            &off("NVSHMEM_DISABLE_NVLS", "1"),
-            true,
-            "rank 0: multicast is off: NVSHMEM_DISABLE_NVLS is 1",
-        ),
-        (
-            &off("SYMMEM_FAKE_CUDA_DEVICES", "1"),
-            true,
-            "ranks 0, 1 share a device, and multicast needs one for each rank",
-        ),
-        (&[], true, "the devices of ranks 0, 1 have no multicast"),
-        (&[THERE], false, "the group was made without multicast: Options::multicast is false"),
+    let off = |name, value| {
+        let why = format!("rank 0: multicast is off: {name} is {value}");
+        (vec![THERE, (name, value)], true, why)
+    };
+    let shared = "ranks 0, 1 share a device, and multicast needs one for each rank";
+    let not_asked = "the group was made without multicast: Options::multicast is false";
+    let cases = [
+        off("SYMMEM_MULTICAST", "0"),
+        off("NCCL_NVLS_ENABLE", "0"),
+        off("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"),
+        off("NVSHMEM_DISABLE_NVLS", "1"),
+        (vec![THERE, ("SYMMEM_FAKE_CUDA_DEVICES", "1")], true, shared.to_owned()),
+        (vec![], true, "the devices of ranks 0, 1 have no multicast".to_owned()),
+        (vec![THERE], false, not_asked.to_owned()),
     ];
     for (at, (environment, asked, why)) in cases.into_iter().enumerate() {
         let case = at.to_string();
         if rig::is_child() && env::var("CASE").as_ref() != Ok(&case) {
             continue;
         }
-        let environment = [environment, &[("CASE", &case)]].concat();
+        let environment = [environment, vec![("CASE", &*case)]].concat();
         on_ranks(&environment, &options(asked), |rank| {
             let (tensor, memory) = rank.rendezvous();
             assert_eq!(memory.multicast_ptr().unwrap_err().to_string(), why);
