@@ -14,8 +14,8 @@ use crate::table::ChoiceTable;
 
 /// How an operation moves its data.
 ///
-/// Every algorithm gives the same bits; they differ in time alone. The codes travel between ranks
-/// and never change.
+/// Every algorithm but [`Multimem`](Self::Multimem) gives the same bits; they differ in time alone. The
+/// codes travel between ranks and never change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u8)]
@@ -36,8 +36,11 @@ pub enum Algorithm {
     /// none, the rank's thread, and then it differs from one-shot in the small sizes alone.
     LowContention = 4,
     /// The switch between GPUs adds, and hands a store to all of them. In what order it adds is its own
-    /// business: needs [`Determinism::Relaxed`](symmem_mem::Determinism), and memory that all ranks have
-    /// bound to one multicast object. Never chosen, only asked for.
+    /// business: needs [`Determinism::Relaxed`](symmem_mem::Determinism). Of all-reduce and reduce (sums of
+    /// f32, f16 and bf16) and all-gather, of whole vectors of 16 bytes, in symmetric memory that has a
+    /// [multicast address](symmem_mem::SymmetricMemory::multicast_ptr): the input of a reduction, the
+    /// output of all but a reduce. All else is a [`NoMultimem`](crate::NoMultimem). Never chosen, only
+    /// asked for.
     Multimem = 5,
 }
 

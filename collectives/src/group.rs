@@ -76,7 +76,9 @@ pub trait Collectives {
 
     /// Loads what the operations of this group need, of reductions those of these types and operators,
     /// so that they can be captured: beside [`Lane::prepare`](symmem_sync::Lane::prepare). Local. The
-    /// first call outside of a capture loads what it needs itself; on the host nothing has to be.
+    /// first call outside of a capture loads what it needs itself; on the host nothing has to be. What
+    /// [`Algorithm::Multimem`](crate::Algorithm::Multimem) needs is loaded where the group's options and
+    /// device allow that.
     ///
     /// # Errors
     ///

@@ -27,7 +27,8 @@
 //!
 //! # Does not
 //!
-//! - Change its answer with the algorithm: they differ in time alone.
+//! - Change its answer with the algorithm: they differ in time alone. But for
+//!   [`Algorithm::Multimem`], which is never chosen, only asked for.
 //! - Take what it cannot do right: views with gaps, partial overlap, operators that a type does not
 //!   have are errors before anything is sent.
 //! - Say anything about *other* ranks' buffers when it completes, unless the group was made with
@@ -89,7 +90,7 @@ pub use all_reduce::{AllReduce, AllReduceError};
 pub use all_to_all::{AllToAll, AllToAllError};
 pub use all_to_all_nd::{AllToAllNd, AllToAllNdError};
 pub use broadcast::{Broadcast, BroadcastError};
-pub use call::{Call, CallError, Collective};
+pub use call::{Call, CallError, Collective, NoMultimem};
 pub use choice::Algorithm;
 pub use group::Collectives;
 pub use reduce::{Reduce, ReduceError};

@@ -7,7 +7,7 @@ use symmem_hal::{Device, DevicePtr, Fault, Kind};
 
 use crate::group::{Group, RankError};
 use crate::memory::{View, ViewError};
-use crate::rendezvous::Place;
+use crate::rendezvous::{NoMulticast, Place};
 
 /// A view, made symmetric in a group: the same range of every member's allocation.
 ///
@@ -149,6 +149,20 @@ impl SymmetricMemory {
     /// [`RankError`] for a rank of another group.
     pub fn peer_ptr(&self, rank: Rank) -> Result<DevicePtr, RankError> {
         let base = self.place.base(self.group.index_of(rank)?);
+        Ok(base.checked_add(self.offset()).unwrap_or(DevicePtr::NULL))
+    }
+
+    /// The multicast address of the view: what kernels of this device store there (`multimem.st`,
+    /// `multimem.red`) reaches the view of every member, and what they load (`multimem.ld_reduce`) is the
+    /// reduction of all of them. For these instructions alone; from the host it cannot be followed. Valid
+    /// while every member holds a clone of its handle.
+    ///
+    /// # Errors
+    ///
+    /// [`NoMulticast`] says why there is none: the same on every member. Whether a device has it at all:
+    /// [`Capabilities::multicast`](symmem_hal::Capabilities::multicast).
+    pub fn multicast_ptr(&self) -> Result<DevicePtr, NoMulticast> {
+        let base = self.place.multicast()?;
         Ok(base.checked_add(self.offset()).unwrap_or(DevicePtr::NULL))
     }
 

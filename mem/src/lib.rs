@@ -9,6 +9,8 @@
 //! - Rendezvous: [`Group::rendezvous`] maps every member's allocation into every member, after all
 //!   members have agreed on everything that must be equal; what differs is one typed error, naming
 //!   field, ranks and values, on *every* rank.
+//! - Multicast, where asked for and where all devices have it: one address that stands for the memory
+//!   of all members ([`SymmetricMemory::multicast_ptr`]).
 //! - One-sided operations: [`put`](SymmetricMemory::put) and [`get`](SymmetricMemory::get) of any
 //!   contiguous view, fills of words that somebody polls ([`View::write_value32`],
 //!   [`View::memset32`]), at once or in a stream's order.
@@ -91,6 +93,6 @@ pub use group::{
 pub use handle::{PeerError, SymmetricMemory};
 pub use memory::{Allocation, Tensor, TensorError, View, ViewError, collect, is_symmetric};
 pub use pool::{MemoryPool, PersistentError, PoolUsage};
-pub use rendezvous::{Mismatch, NotSymmetric, RendezvousError};
+pub use rendezvous::{Mismatch, MulticastStep, NoMulticast, NotSymmetric, RendezvousError};
 pub use symmem_hal as hal;
 pub use transfer::{Fill, FillError, Transfer, TransferError};

@@ -97,6 +97,7 @@ pub struct GroupOptions {
     pub checked: bool,
     pub determinism: String,
     pub completion: String,
+    pub multicast: bool,
 }
 
 /// A variable that is read, and its value now.
@@ -222,6 +223,7 @@ impl From<Options> for GroupOptions {
             checked: options.checked,
             determinism: format!("{:?}", options.determinism).to_lowercase(),
             completion: format!("{:?}", options.completion).to_lowercase(),
+            multicast: options.multicast,
         }
     }
 }

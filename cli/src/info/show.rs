@@ -148,7 +148,7 @@ fn show_library(out: &mut dyn Write, library: &Library) -> io::Result<()> {
     }
 }
 
-fn options(options: &GroupOptions) -> [(&'static str, String); 7] {
+fn options(options: &GroupOptions) -> [(&'static str, String); 8] {
     let (pad, lane) = (Bytes(options.pad_bytes), Bytes(options.workspace_bytes_per_lane));
     [
         ("workspace", format!("{lane} of shared memory on each rank, for each lane")),
@@ -160,6 +160,7 @@ fn options(options: &GroupOptions) -> [(&'static str, String); 7] {
         ("deadline", format!("{} s for each wait", options.deadline_seconds)),
         ("determinism", options.determinism.clone()),
         ("completion", options.completion.clone()),
+        ("multicast", options.multicast.to_string()),
         ("checked", options.checked.to_string()),
     ]
 }

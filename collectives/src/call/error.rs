@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use symmem_hal::types::{BackendKind, Bytes, DType, RankSet, UnsupportedOp};
+use symmem_hal::types::{BackendKind, Bytes, DType, RankSet, ReduceOp, UnsupportedOp};
 use symmem_hal::{AllocError, Fault, Kind, LoadError, OrderError, SyncError};
 use symmem_mem::call::Operation;
-use symmem_mem::{RankError, ViewError};
+use symmem_mem::{NoMulticast, RankError, ViewError};
 use symmem_sync::PrepareError;
 
 use crate::choice::Algorithm;
@@ -68,9 +68,9 @@ pub enum CallError {
         /// The algorithm asked for.
         algorithm: Algorithm,
     },
-    /// The algorithm asked for needs memory that all ranks have bound to one multicast object.
-    #[error("there is no multicast memory: {0}")]
-    Multicast(&'static str),
+    /// The switch cannot do it: [`Algorithm::Multimem`] was asked for.
+    #[error(transparent)]
+    Multimem(#[from] NoMultimem),
     /// The algorithm asked for cannot take so much.
     #[error("{bytes} do not fit in packets, which carry {capacity} on this lane")]
     TooLargeForPackets {
@@ -96,6 +96,64 @@ pub enum CallError {
     Choices(#[from] TableError),
 }
 
+/// Why the switch between GPUs cannot do what [`Algorithm::Multimem`] was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoMultimem {
+    /// There is no switch between devices of this sort.
+    #[error("multimem is of GPUs: this group is on {0}")]
+    Backend(BackendKind),
+    /// It adds, and does nothing else.
+    #[error("multimem reduces by sum, not by {0}")]
+    Operator(ReduceOp),
+    /// It adds floats of 16 and 32 bits.
+    #[error("multimem sums f32, f16 and bf16, not {0}")]
+    Type(DType),
+    /// It moves whole vectors.
+    #[error("multimem moves vectors of {vector}: the {what} begins at {offset} and holds {bytes}")]
+    Vectors {
+        /// Which buffer.
+        what: &'static str,
+        /// Where it begins in its memory.
+        offset: Bytes,
+        /// Its bytes; of an all-gather's output, those of a block.
+        bytes: Bytes,
+        /// Bytes of a vector, of which the two above are to be multiples.
+        vector: Bytes,
+    },
+    /// It reaches symmetric memory alone.
+    #[error("multimem needs symmetric memory: the {what} had no rendezvous in this group")]
+    NotSymmetric {
+        /// Which buffer.
+        what: &'static str,
+    },
+    /// The memory has no multicast address.
+    #[error("the {what} has no multicast address: {why}")]
+    Multicast {
+        /// Which buffer.
+        what: &'static str,
+        /// Why not.
+        why: NoMulticast,
+    },
+}
+
+impl Fault for NoMultimem {
+    fn kind(&self) -> Kind {
+        match self {
+            NoMultimem::Backend(_) => Kind::Unsupported,
+            NoMultimem::Multicast { why, .. } => why.kind(),
+            _ => Kind::InvalidArgument,
+        }
+    }
+
+    fn ranks(&self) -> RankSet {
+        match self {
+            NoMultimem::Multicast { why, .. } => why.ranks(),
+            _ => RankSet::new(),
+        }
+    }
+}
+
 impl From<LoadError> for CallError {
     fn from(error: LoadError) -> Self {
         CallError::Prepare(error.into())
@@ -109,7 +167,8 @@ impl Fault for CallError {
             CallError::Order(e) => e.kind(),
             CallError::Stream(e) => e.kind(),
             CallError::Prepare(e) => e.kind(),
-            CallError::Borrowed(_) | CallError::Multicast(_) => Kind::Unsupported,
+            CallError::Multimem(e) => e.kind(),
+            CallError::Borrowed(_) => Kind::Unsupported,
             _ => Kind::InvalidArgument,
         }
     }
@@ -118,6 +177,7 @@ impl Fault for CallError {
         match self {
             CallError::Order(e) => e.ranks(),
             CallError::Stream(e) => e.ranks(),
+            CallError::Multimem(e) => e.ranks(),
             _ => RankSet::new(),
         }
     }

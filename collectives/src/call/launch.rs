@@ -9,7 +9,7 @@ use symmem_mem::{Completion, Determinism, Group, Layer, View};
 use symmem_sync::host::LaneArgs;
 use symmem_sync::{Issue, Lane, PrepareError};
 
-use super::{Access, Block, Buffer, CallError, Plan, Refused, Request};
+use super::{Access, Block, Buffer, CallError, NoMultimem, Plan, Refused, Request};
 use crate::choice::{self, Algorithm, Size};
 #[cfg(feature = "cuda")]
 use crate::gpu;
@@ -40,7 +40,8 @@ pub(super) fn choose(
         return Ok(choice::choose(given, operation, backend, lane.layout(), size));
     }
     if asked == Algorithm::Multimem {
-        return Err(no_multimem(group, operation));
+        multimem(group, request)?;
+        return Ok(asked);
     }
     if !Algorithm::of(operation).contains(&asked) {
         return Err(CallError::Algorithm { operation, algorithm: asked });
@@ -52,20 +53,23 @@ pub(super) fn choose(
     Ok(asked)
 }
 
-/// Why the switch does not do it.
-fn no_multimem(group: &Group, operation: Operation) -> CallError {
-    let algorithm = Algorithm::Multimem;
+/// That the switch does it.
+fn multimem(group: &Group, request: &Request<'_>) -> Result<(), CallError> {
+    let (operation, algorithm) = (request.operation, Algorithm::Multimem);
     match operation {
         Operation::AllReduce | Operation::Reduce | Operation::AllGather => {}
-        _ => return CallError::Algorithm { operation, algorithm },
+        _ => return Err(CallError::Algorithm { operation, algorithm }),
     }
     if group.options().determinism != Determinism::Relaxed {
-        return CallError::Determinism { algorithm };
+        return Err(CallError::Determinism { algorithm });
     }
-    CallError::Multicast(match group.device().capabilities().multicast {
-        true => "rendezvous binds none to a multicast object",
-        false => "the device has none, or it is switched off",
-    })
+    let backend = group.device().kind();
+    #[cfg(feature = "cuda")]
+    if backend == BackendKind::Cuda {
+        gpu::multimem(group, request)?;
+        return Ok(());
+    }
+    Err(NoMultimem::Backend(backend).into())
 }
 
 /// Symmetric memory that a call names: equal on every rank.
@@ -168,7 +172,8 @@ pub(super) fn launch(
             .flatten()
             .filter_map(Buffer::view)
             .chain(request.outputs.iter().copied());
-        let mapped = |view: &View| direct.and_then(|_| group.keep_mapped(view));
+        let is_reached = direct.is_some() || algorithm == Algorithm::Multimem;
+        let mapped = |view: &View| is_reached.then(|| group.keep_mapped(view)).flatten();
         views.flat_map(|view| [Some(view.keep_alive()), mapped(view)]).flatten().collect()
     };
     #[cfg(feature = "cuda")]
@@ -350,7 +355,7 @@ pub(crate) fn prepare(group: &Group, wanted: &[(DType, ReduceOp)]) -> Result<(),
     match &kept(group)?.kernels {
         Kernels::Cpu(_) => Ok(()),
         #[cfg(feature = "cuda")]
-        Kernels::Gpu(kernels) => gpu::prepare(kernels, wanted),
+        Kernels::Gpu(kernels) => gpu::prepare(kernels, group, wanted),
     }
 }
 

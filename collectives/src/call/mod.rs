@@ -14,8 +14,8 @@ use symmem_mem::{Failure, Group, View};
 use symmem_sync::{Lane, LaneError, Lanes as _};
 
 pub use buffer::Buffer;
-pub use error::CallError;
 pub(crate) use error::faults;
+pub use error::{CallError, NoMultimem};
 #[cfg(feature = "cuda")]
 pub(crate) use launch::Symmetric;
 pub(crate) use launch::prepare;

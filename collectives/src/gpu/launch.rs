@@ -10,6 +10,7 @@ use symmem_mem::{Completion, Failure, Group};
 use symmem_sync::gpu::SymmemLane;
 use symmem_sync::{Issue, Lane, LaneError, Steps};
 
+use super::multimem::{Addresses, is_open_to, multimem};
 use super::plan::{EVERY_RANK, GpuBlock, GpuPlan};
 use super::shape::{self, Cut, Room};
 use super::units::{Kernels, Moving, Reducing, Widths, is_common};
@@ -86,7 +87,11 @@ pub(crate) fn launch(
     call: &Launching<'_>,
     keep: impl Fn() -> Vec<KeepAlive>,
 ) -> Result<(), Refused> {
-    let Launching { group, lane, stream, wait, request, signature, .. } = *call;
+    let Launching { group, lane, stream, wait, request, algorithm, signature, .. } = *call;
+    let addresses = match algorithm {
+        Algorithm::Multimem => multimem(group, request).map_err(CallError::from)?,
+        _ => Addresses::own(request),
+    };
     let room = Room { blocks: lane.max_grid(), staging: lane.layout().chunk_capacity().get() };
     let plain = is_plain(call);
     let way = call.way(room, plain)?;
@@ -112,8 +117,8 @@ pub(crate) fn launch(
     };
     let plan = |lane: &SymmemLane| GpuPlan {
         lane: *lane,
-        input: request.input.ptr(),
-        output: request.output.ptr(),
+        input: addresses.input,
+        output: addresses.output,
         bytes: geometry.part(),
         row: geometry.row,
         input_pitch: pitch(geometry.input),
@@ -161,6 +166,15 @@ impl<'a> Launching<'a> {
         let (part, world) = (request.geometry.part(), group.size());
         let may_load = || stream.capture() == Capture::None;
         let reaches = |access| self.direct.is_some_and(|direct| direct.access == access);
+        if algorithm == Algorithm::Multimem {
+            let kernels = loaded(kernels.switched(false), || kernels.switched(may_load()))?;
+            // Of an all-reduce, each rank has a slice; else this rank has a part, if it has any.
+            let slice = match request.operation {
+                Operation::AllReduce => shape::slice(part, world),
+                _ => part,
+            };
+            return Ok(Way::Kernel(kernels.function(request), shape::switched(slice, room)));
+        }
         let moving = || loaded(kernels.moving(false), || kernels.moving(may_load()));
         let Some(op) = request.op else {
             let moving = moving()?;
@@ -220,7 +234,7 @@ impl<'a> Launching<'a> {
         if let Some(source) = &source {
             // SAFETY: both hold a part and are apart (`Collective::request`). No peer touches the
             // input.
-            unsafe { steps.copy(&[(plan.input, source.ptr(), part)]) }?;
+            unsafe { steps.copy(&[(self.request.input.ptr(), source.ptr(), part)]) }?;
         }
         match way {
             Way::Kernel(function, cut) => {
@@ -257,9 +271,17 @@ fn loaded<'k, T>(
     kernels.ok_or(Refused::Failed(Failure::NotPrepared(hint)))
 }
 
-/// Loads the kernels of reductions, and those that move data.
-pub(crate) fn prepare(kernels: &Kernels, wanted: &[(DType, ReduceOp)]) -> Result<(), CallError> {
+/// Loads the kernels of reductions, those that move data, and those by the switch where the group may
+/// come to ask for it.
+pub(crate) fn prepare(
+    kernels: &Kernels,
+    group: &Group,
+    wanted: &[(DType, ReduceOp)],
+) -> Result<(), CallError> {
     kernels.moving(true)?;
+    if is_open_to(group) {
+        kernels.switched(true)?;
+    }
     for (dtype, op) in wanted {
         op.check(*dtype)?;
         kernels.reducing(*dtype, *op, true)?;

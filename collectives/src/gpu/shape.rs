@@ -10,7 +10,7 @@ const WARP: u32 = 32;
 const MOST: u32 = 8;
 
 /// Bytes of a vector, which one thread moves at a time.
-const VECTOR: u64 = 16;
+pub(super) const VECTOR: u64 = 16;
 
 /// Vectors that a thread loads before it stores the first.
 const UNROLL: u64 = 4;
@@ -57,6 +57,16 @@ impl Cut {
     fn of_vectors(bytes: u64, blocks: u32, workers: u32) -> Self {
         let (chunk, rounds, slots, ahead) = (0, 0, 0, 0);
         Cut { blocks, workers, slice: bytes, chunk, rounds, last: blocks, slots, ahead }
+    }
+
+    /// As [`of_vectors`](Self::of_vectors), for so many threads that have something to do, in as few warps
+    /// a block as there are blocks for.
+    fn of_threads(bytes: u64, threads: u64, room: Room) -> Self {
+        let most = room.blocks.max(1);
+        let warps = threads.div_ceil(u64::from(WARP) * u64::from(most)).clamp(2, MOST.into());
+        let workers = warps as u32 * WARP;
+        let blocks = threads.div_ceil(workers.into()).clamp(1, most.into()) as u32;
+        Cut::of_vectors(bytes, blocks, workers)
     }
 
     /// Chunks that are dealt out block by block.
@@ -120,12 +130,7 @@ pub(super) fn packets(bytes: u64, room: Room) -> Cut {
 
 /// By packets of 12 bytes beside their epoch: a thread moves three vectors in four of them.
 pub(super) fn dense(bytes: u64, room: Room) -> Cut {
-    let threads = dense_packets(bytes) / 4;
-    let most = room.blocks.max(1);
-    let warps = threads.div_ceil(u64::from(WARP) * u64::from(most)).clamp(2, MOST.into());
-    let workers = warps as u32 * WARP;
-    let blocks = threads.div_ceil(workers.into()).clamp(1, most.into()) as u32;
-    Cut::of_vectors(bytes, blocks, workers)
+    Cut::of_threads(bytes, dense_packets(bytes) / 4, room)
 }
 
 /// Dense packets of so many bytes: those of whole warps.
@@ -156,9 +161,20 @@ pub(super) fn blocks(bytes: u64, chunks: impl Fn(u64) -> u64, room: Room) -> Cut
 /// Measured on two H200, bf16, 2026-11: 128 blocks of 256 threads, one chunk ahead, of 16 KiB at 8 MiB
 /// and of 32 KiB from 16 MiB on, where the workspace has room for them.
 pub(super) fn two_shot(bytes: u64, ranks: usize, room: Room) -> Cut {
-    let slice = bytes.div_ceil(UNIT * ranks as u64) * UNIT;
+    let slice = slice(bytes, ranks);
     let steps = [(128 << 10, 2), (512 << 10, 4), (1 << 20, 8), (4 << 20, 16)];
     Cut::staged(|_| slice, by_size(slice, &steps, 32) << 10, TWO_SHOT_RING, room)
+}
+
+/// What each of `ranks` ranks has of so many bytes, of which the last may have less.
+pub(super) fn slice(bytes: u64, ranks: usize) -> u64 {
+    bytes.div_ceil(UNIT * ranks as u64) * UNIT
+}
+
+/// By the switch, of which each rank moves a slice: what a thread has in flight at once for each. Never
+/// measured, for want of a machine that allows it.
+pub(super) fn switched(slice: u64, room: Room) -> Cut {
+    Cut::of_threads(slice, slice.div_ceil(VECTOR * UNROLL), room)
 }
 
 /// Straight to where it belongs: nothing is staged.
@@ -221,6 +237,10 @@ mod tests {
                     // Blocks that are much smaller than a chunk, and one that is not.
                     let chunks = |chunk: u64| 7 + bytes.div_ceil(chunk);
                     check(blocks(bytes, chunks, room), room);
+                    for cut in [dense(bytes, room), switched(bytes, room)] {
+                        assert!((1..=most).contains(&cut.blocks), "{cut:?}");
+                        assert!((96..=288).contains(&cut.threads()) && cut.slice == bytes);
+                    }
                     let cut = packets(bytes, room);
                     assert!((1..=most).contains(&cut.blocks), "{cut:?}");
                     assert!(cut.workers.is_multiple_of(32) && (64..=288).contains(&cut.threads()));

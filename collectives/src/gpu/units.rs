@@ -7,6 +7,7 @@ use symmem_hal::types::{DType, ReduceOp};
 use symmem_hal::{Device, Function, LoadError};
 use symmem_sync::gpu::SYMMEM_SYNC_CUH;
 
+use super::multimem::Switched;
 use super::plan::GpuPlan;
 
 /// The header of all kernels of this crate: name and text.
@@ -40,7 +41,7 @@ pub static UNITS: KernelUnits = KernelUnits {
     headers: &[],
     each: |visit| {
         visit(&MOVING);
-        visit(&Unit { source: &MULTIMEM, defines: &[] });
+        visit(&SWITCHED);
         for dtype in DType::ALL {
             with_unit(dtype, None, |unit| visit(unit));
             for op in ReduceOp::ALL.into_iter().filter(|op| is_common(dtype, *op)) {
@@ -51,6 +52,7 @@ pub static UNITS: KernelUnits = KernelUnits {
 };
 
 const MOVING: Unit<'static> = Unit { source: &EXCHANGE, defines: &[] };
+const SWITCHED: Unit<'static> = Unit { source: &MULTIMEM, defines: &[] };
 
 /// Codes of types and operators, as texts.
 const CODES: [&str; 15] =
@@ -114,6 +116,7 @@ pub(crate) struct Kernels {
     device: Device,
     world: usize,
     moving: OnceLock<Moving>,
+    switched: OnceLock<Switched>,
     /// By the codes of type and operator, 0 for all that have no unit of their own.
     reducing: [[OnceLock<Reducing>; 9]; 15],
 }
@@ -124,6 +127,7 @@ impl Kernels {
             device: device.clone(),
             world,
             moving: OnceLock::new(),
+            switched: OnceLock::new(),
             reducing: Default::default(),
         }
     }
@@ -141,6 +145,11 @@ impl Kernels {
                 part: function("exchange_part")?,
             })
         })
+    }
+
+    /// As [`moving`](Self::moving), by the switch.
+    pub(super) fn switched(&self, may_load: bool) -> Result<Option<&Switched>, LoadError> {
+        load(&self.switched, may_load, || Switched::load(&self.device.compile(&SWITCHED)?))
     }
 
     /// As [`moving`](Self::moving), of a reduction.

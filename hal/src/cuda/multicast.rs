@@ -15,7 +15,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use symmem_sys::cuda::bindings::{
     CUdevice_attribute_enum as Attribute, CUmemGenericAllocationHandle,
-    CUmulticastGranularity_flags_enum, CUmulticastObjectProp,
+    CUmulticastGranularity_flags_enum, CUmulticastObjectProp, CUresult,
 };
 
 use super::context::Context;
@@ -82,6 +82,17 @@ impl Fault for MulticastError {
     }
 }
 
+impl MulticastError {
+    /// Whether the same may be granted a moment later: what the machine needs for it, its fabric's
+    /// manager say, has not come up yet.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        const PASSING: [CUresult; 2] =
+            [CUresult::CUDA_ERROR_SYSTEM_NOT_READY, CUresult::CUDA_ERROR_MPS_SERVER_NOT_READY];
+        matches!(self, MulticastError::Driver(e) if PASSING.contains(&CUresult(e.code())))
+    }
+}
+
 /// The switch that is off, if one is.
 fn switched_off(variable: impl Fn(&str) -> Option<String>) -> Option<(&'static str, String)> {
     SWITCHES.iter().find_map(|(name, off)| {
@@ -129,30 +140,30 @@ impl Multicast {
     }
 }
 
+/// Memory is unbound, then the object released, then the memory let go: fields end in their order.
 #[derive(Debug)]
 struct Inner {
-    /// Unbound, then released, then the memory is let go: in this order.
     bound: Mutex<Vec<Bound>>,
     object: Arc<Physical>,
+    memories: Mutex<Vec<Arc<cuda::Memory>>>,
     size: usize,
     unit: usize,
 }
 
-/// Memory bound to an object, which must not end before it is unbound.
+/// That memory of a device is bound to an object, neither of which ends before this.
 #[derive(Debug)]
 struct Bound {
     context: &'static Context,
     object: CUmemGenericAllocationHandle,
     size: usize,
-    _memory: Arc<cuda::Memory>,
 }
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        let Bound { context, object, size, .. } = *self;
+        let Bound { context, object, size } = *self;
         if context.can_tidy() {
             let done = context.enter_aside().and_then(|_entered| {
-                // SAFETY: bound here with this size; the object outlives this.
+                // SAFETY: bound here with this size; object and memory outlive this (`Inner`).
                 unsafe { cu!(context, cuMulticastUnbind(object, context.device, 0, size)) }
             });
             context.complain("unbinding memory from a multicast object", done);
@@ -223,7 +234,8 @@ impl Multicast {
     }
 
     fn new(object: Physical, size: usize, unit: usize) -> Self {
-        Multicast(Arc::new(Inner { bound: Mutex::default(), object: object.into(), size, unit }))
+        let (bound, memories) = (Mutex::default(), Mutex::default());
+        Multicast(Arc::new(Inner { bound, object: object.into(), memories, size, unit }))
     }
 
     /// Bytes of it: those asked for, rounded up to what the devices multicast at once.
@@ -275,11 +287,12 @@ impl Multicast {
         let handle = mapping.physical.handle;
         // SAFETY: both are alive; the memory stays so until it is unbound.
         unsafe { cu!(context, cuMulticastBindMem(object, 0, handle, 0, size, 0)) }?;
-        self.0.bound.lock().push(Bound { context, object, size, _memory: memory.clone() });
+        self.0.memories.lock().push(memory.clone());
+        self.0.bound.lock().push(Bound { context, object, size });
         Ok(())
     }
 
-    /// Maps it for the kernels of a device, once memory of all devices is bound.
+    /// Maps it for the kernels of a device. They may use it once memory of all devices is bound.
     ///
     /// # Errors
     ///
@@ -294,6 +307,10 @@ impl Multicast {
 }
 
 /// What an object is made with. The switch has been looked at.
+///
+/// Rounded up by the least granularity, not by the recommended one, which may be many times what memory
+/// is allocated by: an object of that size would be larger than most allocations, and none of these
+/// could be bound to it.
 fn properties(
     context: &Context,
     devices: u32,
@@ -305,7 +322,7 @@ fn properties(
         handleTypes: FD.0.into(),
         flags: 0,
     };
-    let option = CUmulticastGranularity_flags_enum::CU_MULTICAST_GRANULARITY_RECOMMENDED;
+    let option = CUmulticastGranularity_flags_enum::CU_MULTICAST_GRANULARITY_MINIMUM;
     let mut unit = 0;
     // SAFETY: writes one number, reads one struct.
     unsafe {
@@ -343,6 +360,19 @@ mod tests {
             with(&[("SYMMEM_MULTICAST", "1"), ("NCCL_NVLS_ENABLE", "0")]),
             Some("NCCL_NVLS_ENABLE")
         );
+    }
+
+    #[test]
+    fn only_what_comes_up_later_is_tried_again() {
+        let of = |status: CUresult| {
+            let (name, text) = (String::new(), String::new());
+            MulticastError::from(DriverError::new("cuCall", status.0, name, text, Kind::Device))
+        };
+        assert!(of(CUresult::CUDA_ERROR_SYSTEM_NOT_READY).is_transient());
+        assert!(of(CUresult::CUDA_ERROR_MPS_SERVER_NOT_READY).is_transient());
+        assert!(!of(CUresult::CUDA_ERROR_OUT_OF_MEMORY).is_transient());
+        assert!(!of(CUresult::CUDA_ERROR_NOT_SUPPORTED).is_transient());
+        assert!(!MulticastError::Handle.is_transient());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
-use symmem_hal::Wait;
+use symmem_hal::{Shareable, Wait};
 
 use super::{Exchange, ExchangeError, Handle, Part, Round, RoundKey};
 
@@ -148,14 +148,19 @@ fn index(i: usize) -> u32 {
     u32::try_from(i).unwrap_or(u32::MAX)
 }
 
-/// A copy of a part for another member: threads share the mapping.
+/// A copy of a part for another member. Threads share the mapping, and each has a descriptor of its own,
+/// or none where there are no more: whoever is given it misses it.
 fn share(part: &Option<Part>, own: bool) -> Part {
     let Some(part) = part else { return Part::default() };
-    let local = |handle: &Handle| match handle {
-        Handle::Local(memory) if !own => Some(Handle::Local(memory.clone())),
-        _ => None,
+    let copy = |handle: &Handle| match handle {
+        _ if own => None,
+        Handle::Local(memory) => Some(Handle::Local(memory.clone())),
+        Handle::Shared(Shareable::Fd(fd)) => {
+            fd.try_clone().ok().map(|fd| Handle::Shared(Shareable::Fd(fd)))
+        }
+        Handle::Shared(_) => None,
     };
-    let handles = part.handles.iter().filter_map(local).collect();
+    let handles = part.handles.iter().filter_map(copy).collect();
     Part { payload: part.payload.clone(), handles }
 }
 

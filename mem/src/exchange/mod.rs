@@ -32,7 +32,7 @@ pub(crate) struct RoundKey {
 /// Something mappable that travels with a part.
 #[derive(Debug)]
 pub(crate) enum Handle {
-    /// To another process.
+    /// To another process, or another thread that is to have a handle of its own.
     Shared(Shareable),
     /// To another thread: the mapping itself, since one process maps memory once.
     Local(Memory),

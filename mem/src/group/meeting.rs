@@ -8,7 +8,7 @@ use symmem_hal::{AccessError, Memory, Wait};
 use super::Group;
 use crate::exchange::{ExchangeError, Part, Round, RoundKey};
 use crate::rendezvous::record::{About, Record, Step};
-use crate::rendezvous::{self, Imports, RendezvousError};
+use crate::rendezvous::{self, Imports, MulticastMapping, NoMulticast, RendezvousError};
 
 /// Where the group's agreement stands. Locked while a member meets the others: a group's meetings
 /// have one order.
@@ -100,6 +100,7 @@ impl Group {
         agreed.map(|_| ())
     }
 
+    /// Maps every member's memory into every member, one by one and, where they can, as one.
     pub(crate) fn exchange_memory(
         &self,
         turn: &mut Sequence,
@@ -107,7 +108,7 @@ impl Group {
         memory: &Memory,
         finish: &dyn Fn(&[Memory]) -> Result<(), AccessError>,
         wait: &Wait,
-    ) -> Result<Vec<Memory>, RendezvousError> {
+    ) -> Result<(Vec<Memory>, Result<MulticastMapping, NoMulticast>), RendezvousError> {
         let mut record = Record::new(about, &self.0.options, &self.0.device);
         let mut gather = |part| self.gather(turn, part, wait);
         let world = &self.0.world;
@@ -121,7 +122,13 @@ impl Group {
             &imports,
             &|mapped| mapped.iter().try_for_each(|memories| finish(memories)),
         );
+        let joined = exchanged.and_then(|exchanged| {
+            let records = &exchanged.records;
+            let multicast =
+                rendezvous::join_multicast(&mut gather, records, memory, &imports, wait)?;
+            Ok((exchanged.memories.into_iter().next().unwrap_or_default(), multicast))
+        });
         turn.ordinal = turn.ordinal.max(record.equal.ordinal);
-        Ok(exchanged?.memories.into_iter().next().unwrap_or_default())
+        joined
     }
 }

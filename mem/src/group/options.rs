@@ -57,6 +57,15 @@ pub struct Options {
     pub determinism: Determinism,
     /// What completion says of other ranks.
     pub completion: Completion,
+    /// Whether a rendezvous also makes one address that stands for all ranks' memory, where a store
+    /// reaches every rank and a load can reduce: see
+    /// [`SymmetricMemory::multicast_ptr`](crate::SymmetricMemory::multicast_ptr). Where the devices have
+    /// none, or one refuses, all ranks do without.
+    ///
+    /// Default false, other than PyTorch's: of what is chosen by itself nothing uses it; it costs each
+    /// rendezvous three rounds more and one of the objects of which a switch between GPUs has few; and
+    /// where several tenants share a machine's GPUs, making one can put these out of service for all.
+    pub multicast: bool,
     /// By which table algorithms are chosen.
     pub choices: Choices,
     /// What upper layers want agreed: (namespace, key, value).
@@ -75,6 +84,7 @@ impl Default for Options {
             first_epoch: 0,
             determinism: Determinism::default(),
             completion: Completion::default(),
+            multicast: false,
             choices: Choices::default(),
             sections: Vec::new(),
         }

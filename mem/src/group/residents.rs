@@ -65,6 +65,7 @@ impl Shares {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
     use super::*;
+    use crate::rendezvous::Support;
 
     fn rank(device: u8, process: u32, occupancy: u32) -> Reported {
         Reported {
@@ -75,7 +76,7 @@ mod tests {
             occupancy,
             connections: 8,
             peer_atomics: true,
-            multicast: false,
+            multicast: Support::Absent,
             versions: Vec::new(),
             kernels: String::new(),
             host: "here".to_owned(),

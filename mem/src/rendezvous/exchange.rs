@@ -10,7 +10,7 @@ use crate::exchange::{ExchangeError, Handle, Part};
 use crate::memory::ledger::Ledger;
 
 /// A round of all members.
-type Gather<'a> = &'a mut dyn FnMut(Part) -> Result<Vec<Part>, ExchangeError>;
+pub(super) type Gather<'a> = &'a mut dyn FnMut(Part) -> Result<Vec<Part>, ExchangeError>;
 
 /// What is made of all memories mapped, before a rank votes for them.
 type Finish<'a> = &'a dyn Fn(&[Vec<Memory>]) -> Result<(), AccessError>;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use symmem_hal::types::{Bytes, RankSet, Scope};
 use symmem_hal::{Device, DevicePtr, Memory};
 
+use super::multicast::{MulticastMapping, NoMulticast};
 use super::table::Table;
 use crate::liveness::{Message, Status, Voice};
 use crate::memory::ledger::Token;
@@ -19,6 +20,8 @@ pub(crate) struct Mapping {
     pub memories: Vec<Memory>,
     /// Their addresses, for kernels.
     pub table: Table,
+    /// The one address that stands for all of them.
+    pub multicast: Result<MulticastMapping, NoMulticast>,
 }
 
 /// Where one allocation is in the memories of a mapping: the same place on every member.
@@ -54,6 +57,12 @@ impl Place {
         base.checked_add(self.offset).unwrap_or(DevicePtr::NULL)
     }
 
+    /// The address that stands for all members' allocations.
+    pub(crate) fn multicast(&self) -> Result<DevicePtr, NoMulticast> {
+        let base = self.mapping.multicast()?;
+        Ok(base.checked_add(self.offset).unwrap_or(DevicePtr::NULL))
+    }
+
     /// The table of those addresses.
     pub(crate) fn table(&self) -> &Table {
         self.table.as_ref().unwrap_or(&self.mapping.table)
@@ -63,6 +72,11 @@ impl Place {
 impl Mapping {
     pub(crate) fn device(&self) -> &Device {
         &self.group.device
+    }
+
+    /// The address that stands for all members' memories.
+    pub(crate) fn multicast(&self) -> Result<DevicePtr, NoMulticast> {
+        self.multicast.as_ref().map(MulticastMapping::base).map_err(Clone::clone)
     }
 
     /// Who has this rank's part of it mapped, to the retire list.
@@ -82,6 +96,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Before the memory that is bound to it.
+        self.multicast = Err(NoMulticast::NotAsked);
         self.memories.clear();
         for (index, member) in self.group.members.iter().enumerate() {
             if index != self.group.me {

@@ -2,11 +2,14 @@
 
 mod exchange;
 mod mapping;
+mod multicast;
 pub(crate) mod record;
 mod table;
 
 pub(crate) use exchange::{Imports, agree, decline, exchange_memory};
 pub(crate) use mapping::{Mapping, Membership, Place};
+pub(crate) use multicast::{MulticastMapping, Support, join as join_multicast};
+pub use multicast::{MulticastStep, NoMulticast};
 pub use record::Mismatch;
 pub(crate) use table::Tables;
 
@@ -197,6 +200,10 @@ impl Group {
     /// checked by each operation on it. A pool's segment is mapped with its first block; later ones
     /// cost one round.
     ///
+    /// Where the group was made with [`Options::multicast`](crate::Options::multicast) and all devices
+    /// have it, the memory gets a multicast address as well. That this comes to nothing is no error: see
+    /// [`SymmetricMemory::multicast_ptr`].
+    ///
     /// # Errors
     ///
     /// [`RendezvousError`]; bad input ([`RendezvousError::NotAllocated`],
@@ -261,10 +268,11 @@ impl Group {
                     let bases: Vec<DevicePtr> = memories.iter().map(Memory::base).collect();
                     table.write(&bases, &self.pad_ptrs(), self.global_ranks())
                 };
-                let memories =
+                let (memories, multicast) =
                     self.exchange_memory(&mut turn, &about, &backing.memory, &fill, wait)?;
                 let group = self.membership();
-                let mapping = Arc::new(Mapping { group, ordinal, memories, table });
+                let mapping = Mapping { group, ordinal, memories, table, multicast };
+                let mapping = Arc::new(mapping);
                 backing.keep(scope, mapping.clone());
                 let cache: Arc<dyn Forgets> = backing.clone();
                 self.remember(&cache);
@@ -313,6 +321,16 @@ impl Group {
     pub fn peer_base(&self, view: &View, index: usize) -> Option<DevicePtr> {
         let place = view.allocation()?.place(self.scope())?;
         Some(place.mapping.memories.get(index)?.base())
+    }
+
+    /// The address that stands for every member's memory, from which the view's
+    /// [`offset`](View::offset) counts, or why there is none: for operations, as
+    /// [`SymmetricMemory::multicast_ptr`] is for kernels of one's own. `None` where the view has had no
+    /// rendezvous in this group.
+    #[must_use]
+    pub fn multicast_base(&self, view: &View) -> Option<Result<DevicePtr, NoMulticast>> {
+        let place = view.allocation()?.place(self.scope())?;
+        Some(place.mapping.multicast())
     }
 
     /// What keeps the peers' memory of a view's rendezvous in this group mapped, for work that outlives

@@ -14,6 +14,7 @@ use crate::exchange::frame::WIRE_VERSION;
 use crate::group::Options;
 use crate::memory::View;
 use crate::memory::ledger::Key;
+use crate::rendezvous::Support;
 
 /// What a rank calls when it says a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +58,8 @@ pub(crate) struct Equal {
     pub first_epoch: u32,
     pub determinism: String,
     pub completion: String,
+    /// Whether memory is to get multicast addresses.
+    pub multicast: bool,
     /// Of the table by which algorithms are chosen.
     pub choices: String,
     /// Of the figures that hold where the table says nothing.
@@ -78,7 +81,7 @@ pub(crate) struct Reported {
     /// How many ranks of one process the device runs beside each other; 0 for any number.
     pub connections: u32,
     pub peer_atomics: bool,
-    pub multicast: bool,
+    pub multicast: Support,
     /// Versions of the driver and of libraries, where there are any.
     pub versions: Vec<(String, String)>,
     pub kernels: String,
@@ -171,6 +174,7 @@ impl Record {
                 first_epoch: options.first_epoch,
                 determinism: format!("{:?}", options.determinism),
                 completion: format!("{:?}", options.completion),
+                multicast: options.multicast,
                 choices: options.choices.name(),
                 built_in: BUILT_IN_CHOICES,
                 little_endian: cfg!(target_endian = "little"),
@@ -188,7 +192,7 @@ impl Record {
                 occupancy: if is_device { capabilities.units } else { 0 },
                 connections: if is_device { connections() } else { 0 },
                 peer_atomics: capabilities.peer_atomics,
-                multicast: capabilities.multicast,
+                multicast: Support::of(device),
                 versions: vec![("symmem".to_owned(), env!("CARGO_PKG_VERSION").to_owned())],
                 kernels: if is_device { "device" } else { "host" }.to_owned(),
                 host: host_name(),
@@ -238,6 +242,7 @@ impl Record {
             ("the first epoch".into(), e.first_epoch.to_string()),
             ("determinism".into(), e.determinism.clone()),
             ("completion".into(), e.completion.clone()),
+            ("multicast".into(), e.multicast.to_string()),
             ("the choice table (SYMMEM_TUNE)".into(), e.choices.clone()),
             ("the built-in choice table".into(), format!("{:016x}", e.built_in)),
             ("little-endian".into(), e.little_endian.to_string()),
@@ -309,6 +314,9 @@ mod tests {
         };
         let record = Record::new(&about, &Options::default(), &Device::host());
         let record = Record::decode(&record.encode()).unwrap();
+        let mut other = record.clone();
+        other.equal.multicast = true;
+        assert_eq!(compare(&[record.clone(), other]).unwrap_err().field, "multicast");
         let mut other = record.clone();
         other.equal.built_in ^= 1;
         assert_eq!(compare(&[record.clone(), record.clone()]), Ok(()));

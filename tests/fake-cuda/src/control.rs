@@ -9,7 +9,7 @@ use crate::memory::space::{self, Backing};
 use crate::module::{LIBRARIES, MODULES};
 use crate::stream::STREAMS;
 use crate::stream::event::EVENTS;
-use crate::{context, counts, faults, stream};
+use crate::{context, counts, faults, launch, stream};
 
 /// The text behind a pointer; empty for null or for what is no text.
 fn text(pointer: *const c_char) -> String {
@@ -35,6 +35,10 @@ fn obey(command: &str) -> bool {
             let _ = stream::finish_all();
             objects::settle();
         }
+        "arguments" => match rest.parse() {
+            Ok(bytes) => launch::keep_arguments(bytes),
+            Err(_) => return false,
+        },
         "budget" => {
             let mut numbers = rest.split(' ');
             let device = numbers.next().and_then(|device| device.parse().ok());
@@ -92,6 +96,7 @@ const TRANSIENT: &[&str] = &[
 /// | `reset-counts` | all counts of calls and failures are zero |
 /// | `hold`, `go` | streams stand still before their next piece of work; go on |
 /// | `settle` | returns when streams are idle and the callbacks of ended user objects have returned |
+/// | `arguments BYTES` | of each launch from now on, so many bytes of the first argument are kept |
 /// | `budget DEVICE [BYTES]` | the memory that a device has; without bytes, what the environment says |
 ///
 /// Rules are `[RANK:]CALL[@N[+]]=CODE[,sticky]`, with semicolons between them: every call, the N-th
@@ -109,7 +114,9 @@ pub unsafe extern "C" fn symmem_fake_cuda_control(command: *const c_char) -> c_i
 }
 
 /// How often a function was called, or all whose names begin with what stands before a final star.
-/// Behind `failed:`, how often a rule made it fail.
+/// Behind `failed:`, how often a rule made it fail. Behind `kernel:`, how often kernels of that name
+/// were launched; behind `word:`, how many launches had this aligned word of 8 bytes, in hexadecimal,
+/// in what is kept of their arguments.
 ///
 /// # Safety
 ///

@@ -1,12 +1,14 @@
-//! Launches and occupancy. A launch is checked, takes its place in the stream, and does nothing.
+//! Launches and occupancy. A launch is checked, takes its place in the stream, and does nothing. Its
+//! kernel's name is kept, and as much of its arguments as a test says they have.
 
 use core::ffi::{c_int, c_uint, c_void};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use symmem_sys::cuda::bindings::{
     CUfunction, CUlaunchAttributeID as AttributeId, CUlaunchConfig, CUresult as Code, CUstream,
 };
 
+use crate::counts;
 use crate::device::{BLOCKS_UNIT, SHARED_UNIT, THREADS_BLOCK, THREADS_UNIT, UNITS};
 use crate::entry::{Outcome, export, fetch, put};
 use crate::module::{FUNCTIONS, Function};
@@ -15,6 +17,26 @@ use crate::table::handle;
 
 /// What the driver keeps of a block's shared memory.
 const SHARED_RESERVED: usize = 1 << 10;
+
+/// Words of a kernel's first argument that are kept.
+static KEPT: AtomicUsize = AtomicUsize::new(0);
+
+/// Keeps so many bytes of the first argument of each launch from now on, which must have them.
+pub(crate) fn keep_arguments(bytes: usize) {
+    KEPT.store(bytes / size_of::<u64>(), Ordering::Relaxed);
+}
+
+/// What of a launch's arguments a test wants to know.
+fn words(parameters: *mut *mut c_void) -> Outcome<Vec<u64>> {
+    let kept = KEPT.load(Ordering::Relaxed);
+    if parameters.is_null() || kept == 0 {
+        return Ok(Vec::new());
+    }
+    let first = fetch!(parameters).cast::<u64>();
+    // SAFETY: the test vouches that every argument until it says otherwise has as many words; the
+    // caller of the launch, for the argument.
+    Ok((0..kept).map(|word| unsafe { first.add(word).read_unaligned() }).collect())
+}
 
 /// Blocks of a function that fit a multiprocessor at once.
 fn resident(function: &Function, threads: usize, shared: usize) -> usize {
@@ -65,7 +87,10 @@ fn launch(
     if shape.cooperative && blocks > together as u64 {
         return Err(Code::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
     }
-    stream.issue(Work::Kernel)
+    let words = words(parameters)?;
+    stream.issue(Work::Kernel)?;
+    counts::add_launch(function.name.to_string_lossy().into_owned(), words);
+    Ok(())
 }
 
 fn is_cooperative(config: &CUlaunchConfig) -> Outcome<bool> {

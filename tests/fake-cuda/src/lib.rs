@@ -39,6 +39,8 @@
 //!   does a copy or fill by a device without access to the range.
 //! - A multicast object refuses a bind before all devices were added (where the real driver waits
 //!   without bound), an import after its creator released it, an unbind after the memory has gone.
+//! - A multicast object may be of the least granularity, as memory is; the recommended one is 16 times
+//!   that.
 //! - Calls that end a capture invalidate it, by the modes of the capture and of the thread.
 //! - Callbacks may not call the driver.
 //!

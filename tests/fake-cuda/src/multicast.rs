@@ -24,6 +24,9 @@ use crate::memory::physical::{self, Allocation, Physical, name_of};
 use crate::memory::space;
 use crate::memory::vmm::exportable;
 
+/// What objects are best made a multiple of, as on hardware: far more than memory is allocated by.
+const RECOMMENDED: u64 = 16 * GRANULARITY;
+
 /// Bytes of the page on which the processes that have an object agree.
 const PAGE: usize = 4096;
 
@@ -204,10 +207,11 @@ export! {
     ) {
         supported()?;
         properties(&fetch!(prop))?;
-        if option.0 > Granularity::CU_MULTICAST_GRANULARITY_RECOMMENDED.0 {
-            return Err(Code::CUDA_ERROR_INVALID_VALUE);
-        }
-        put!(granularity, GRANULARITY as usize);
+        put!(granularity, match option {
+            Granularity::CU_MULTICAST_GRANULARITY_MINIMUM => GRANULARITY,
+            Granularity::CU_MULTICAST_GRANULARITY_RECOMMENDED => RECOMMENDED,
+            _ => return Err(Code::CUDA_ERROR_INVALID_VALUE),
+        } as usize);
     }
 
     fn cuMulticastCreate(

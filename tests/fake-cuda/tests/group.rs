@@ -11,7 +11,7 @@ use rig::{Control, isolated};
 use symmem_hal::types::Bytes;
 use symmem_hal::{Device, Wait};
 use symmem_mem::launch::Threads;
-use symmem_mem::{Group, Options, RendezvousError, Tensor, collect};
+use symmem_mem::{Group, NoMulticast, Options, RendezvousError, SymmetricMemory, Tensor, collect};
 
 const RANKS: usize = 2;
 const WORDS: u64 = 1000;
@@ -20,8 +20,8 @@ const PATIENT: Wait = Wait::seconds(30);
 /// Two ranks, each a thread with a device of its own.
 fn ranks<R: Send>(body: impl Fn(Group) -> R + Sync) -> Result<Vec<R>, RendezvousError> {
     let devices = (0..2).map(|ordinal| Device::cuda(ordinal).unwrap()).collect();
-    // Small: the library's memory is real.
-    let options = Options { workspace: Bytes::mib(2), ..Options::default() };
+    // Small: the library's memory is real. Multicast is where the library has it.
+    let options = Options { workspace: Bytes::mib(2), multicast: true, ..Options::default() };
     Threads::new(RANKS).options(options).devices(devices).run(body)
 }
 
@@ -99,7 +99,17 @@ fn a_pair_without_a_path_is_the_same_error_on_both() {
 /// makes there have.
 #[test]
 fn any_call_of_a_rendezvous_may_fail_on_one_rank_and_fails_it_on_both() {
-    isolated(&[], |control| {
+    any_call_may_fail(&[]);
+}
+
+/// Those towards a multicast object fail that alone.
+#[test]
+fn any_call_of_a_rendezvous_with_multicast_may_fail_on_one_rank() {
+    any_call_may_fail(&[("SYMMEM_FAKE_CUDA_MULTICAST", "1")]);
+}
+
+fn any_call_may_fail(environment: &[(&str, &str)]) {
+    isolated(environment, |control| {
         let together = Meeting::default();
         let body = |group: Group| {
             let me = group.rank().index();
@@ -108,7 +118,7 @@ fn any_call_of_a_rendezvous_may_fail_on_one_rank_and_fails_it_on_both() {
                 together.wait();
                 (group.rendezvous(&tensor, &PATIENT), tensor)
             };
-            let mut failures = 0;
+            let (mut failures, mut without) = (0, 0);
             // Its table has room for those of the others: a table is not what they lack.
             let kept = rendezvous();
             for k in 1.. {
@@ -140,21 +150,28 @@ fn any_call_of_a_rendezvous_may_fail_on_one_rank_and_fails_it_on_both() {
                     }
                     failures += 1;
                 }
+                let multicast = outcome.as_ref().map(SymmetricMemory::multicast_ptr);
+                if let Ok(Err(NoMulticast::Failed { rank, .. })) = multicast {
+                    assert!(hit && rank == 1, "call {k}: rank {rank}");
+                    without += 1;
+                }
                 drop((outcome, tensor));
                 let (again, tensor) = rendezvous();
                 again.unwrap_or_else(|e| panic!("after call {k}, rank {me}: {e}"));
                 drop(tensor);
                 if !hit {
                     drop(kept);
-                    return failures;
+                    return (failures, without);
                 }
             }
             unreachable!("a rendezvous ends");
         };
         let before = control.held();
-        let failures = ranks(body).unwrap();
-        assert_eq!(failures[0], failures[1], "they do not agree on what failed");
-        assert!(failures[0] > 0);
+        let outcomes = ranks(body).unwrap();
+        assert_eq!(outcomes[0], outcomes[1], "they do not agree on what failed");
+        let (failures, without) = outcomes[0];
+        assert!(failures > 0, "{outcomes:?}");
+        assert_eq!(without == 0, environment.is_empty(), "{outcomes:?}");
         wait_for_the_same(control, &before);
     });
 }
