@@ -79,6 +79,8 @@ mod memory;
 mod pool;
 mod rendezvous;
 pub mod settings;
+#[doc(hidden)]
+pub mod stamps;
 pub mod store;
 mod transfer;
 

@@ -3,17 +3,18 @@
 //! Every rank sees every record and compares them in the same way, so all come to one verdict
 //! without a vote: the first field, in the order below, in which two ranks differ.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use symmem_hal::types::{DType, RankSet};
 use symmem_hal::{Device, Fault, Kind};
 
-use crate::call::BUILT_IN_CHOICES;
 use crate::exchange::frame::WIRE_VERSION;
 use crate::group::Options;
 use crate::memory::View;
 use crate::memory::ledger::Key;
+use crate::stamps;
 
 /// What a rank calls when it says a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,11 +60,10 @@ pub(crate) struct Equal {
     pub completion: String,
     /// Of the table by which algorithms are chosen.
     pub choices: String,
-    /// Of the figures that hold where the table says nothing.
-    pub built_in: u64,
     pub little_endian: bool,
-    /// Hash of the kernel sources: set by the layers that have them, as sections.
     pub sections: Vec<(String, String, String)>,
+    /// What the layers above were built with, hashes of kernel sources among it: by name.
+    pub stamps: Vec<(String, String)>,
 }
 
 /// What may differ; choices use the minimum or the conjunction.
@@ -172,9 +172,9 @@ impl Record {
                 determinism: format!("{:?}", options.determinism),
                 completion: format!("{:?}", options.completion),
                 choices: options.choices.name(),
-                built_in: BUILT_IN_CHOICES,
                 little_endian: cfg!(target_endian = "little"),
                 sections: options.sections.clone(),
+                stamps: stamps::on(device.kind()),
             },
             reported: Reported {
                 device: device.uuid().0,
@@ -239,7 +239,6 @@ impl Record {
             ("determinism".into(), e.determinism.clone()),
             ("completion".into(), e.completion.clone()),
             ("the choice table (SYMMEM_TUNE)".into(), e.choices.clone()),
-            ("the built-in choice table".into(), format!("{:016x}", e.built_in)),
             ("little-endian".into(), e.little_endian.to_string()),
         ];
         for (namespace, key, value) in &e.sections {
@@ -256,25 +255,39 @@ pub(crate) fn compare(records: &[Record]) -> Result<(), Mismatch> {
     let longest = all.iter().max_by_key(|f| f.len()).unwrap_or(first);
     for (i, (name, _)) in longest.iter().enumerate() {
         // A section that a rank does not have differs from one that it has.
-        let value = |fields: &[(String, String)]| match fields.get(i) {
+        let value = |fields: &Vec<(String, String)>| match fields.get(i) {
             Some((n, v)) if n == name => v.clone(),
             _ => "absent".to_owned(),
         };
-        let mut values: Vec<(String, RankSet)> = Vec::new();
-        for (rank, fields) in all.iter().enumerate() {
-            let v = value(fields);
-            match values.iter_mut().find(|(known, _)| *known == v) {
-                Some((_, ranks)) => ranks.insert(rank),
-                None => values.push((v, RankSet::one(rank))),
-            }
-        }
-        if values.len() > 1 {
-            // Stable, so ties keep the order of ranks: the same on every rank.
-            values.sort_by_key(|(_, ranks)| core::cmp::Reverse(ranks.len()));
-            return Err(Mismatch { field: name.clone(), values });
-        }
+        one_value(name, all.iter().map(value).enumerate())?;
+    }
+    let stamps = records.iter().flat_map(|record| &record.equal.stamps);
+    let names: BTreeSet<&str> = stamps.map(|(name, _)| name.as_str()).collect();
+    for name in names {
+        let value = |(rank, record): (usize, &Record)| {
+            let (_, value) = record.equal.stamps.iter().find(|(of, _)| of == name)?;
+            Some((rank, value.clone()))
+        };
+        one_value(name, records.iter().enumerate().filter_map(value))?;
     }
     Ok(())
+}
+
+/// That the values of a field, each a rank's, are one.
+fn one_value(field: &str, found: impl Iterator<Item = (usize, String)>) -> Result<(), Mismatch> {
+    let mut values: Vec<(String, RankSet)> = Vec::new();
+    for (rank, value) in found {
+        match values.iter_mut().find(|(known, _)| *known == value) {
+            Some((_, ranks)) => ranks.insert(rank),
+            None => values.push((value, RankSet::one(rank))),
+        }
+    }
+    if values.len() <= 1 {
+        return Ok(());
+    }
+    // Stable, so ties keep the order of ranks: the same on every rank.
+    values.sort_by_key(|(_, ranks)| core::cmp::Reverse(ranks.len()));
+    Err(Mismatch { field: field.to_owned(), values })
 }
 
 /// How many streams a process's work on a CUDA device is spread over: that of more ranks may queue
@@ -295,8 +308,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn ranks_of_builds_with_other_built_in_figures_are_told_when_they_make_a_group() {
+    /// A rank's record, after its journey, with these stamps.
+    fn record(stamps: &[(&str, &str)]) -> Record {
         let about = About {
             step: Step::CreateGroup,
             run: "run",
@@ -307,14 +320,33 @@ mod tests {
             view: None,
             segment: None,
         };
-        let record = Record::new(&about, &Options::default(), &Device::host());
-        let record = Record::decode(&record.encode()).unwrap();
-        let mut other = record.clone();
-        other.equal.built_in ^= 1;
-        assert_eq!(compare(&[record.clone(), record.clone()]), Ok(()));
-        let told = compare(&[record.clone(), other, record]).unwrap_err();
-        assert_eq!(told.field, "the built-in choice table");
-        assert_eq!(told.values[0].0, format!("{BUILT_IN_CHOICES:016x}"));
+        let mut record = Record::new(&about, &Options::default(), &Device::host());
+        record.equal.stamps =
+            stamps.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Record::decode(&record.encode()).unwrap()
+    }
+
+    #[test]
+    fn ranks_with_other_stamps_are_told_which() {
+        let old = record(&[("kernels", "old"), ("tables", "1")]);
+        let new = record(&[("kernels", "new"), ("tables", "2")]);
+        assert_eq!(compare(&[old.clone(), old.clone()]), Ok(()));
+        let told = compare(&[old.clone(), new, old]).unwrap_err();
+        assert_eq!(
+            told.to_string(),
+            "ranks disagree about kernels: old on ranks 0, 2, new on rank 1"
+        );
         assert_eq!(told.ranks(), RankSet::one(1));
+    }
+
+    #[test]
+    fn ranks_without_a_stamp_disagree_with_nobody() {
+        let (none, both) = (record(&[]), record(&[("kernels", "a"), ("tables", "b")]));
+        let first = record(&[("kernels", "a")]);
+        let second = record(&[("tables", "b")]);
+        let other = record(&[("tables", "c")]);
+        assert_eq!(compare(&[none.clone(), both, first, second.clone()]), Ok(()));
+        let told = compare(&[none, other, second]).unwrap_err();
+        assert_eq!(told.to_string(), "ranks disagree about tables: c on rank 1, b on rank 2");
     }
 }
