@@ -79,8 +79,9 @@ pub(crate) struct Reported {
     pub connections: u32,
     pub peer_atomics: bool,
     pub multicast: bool,
-    /// Versions of the driver and of libraries, where there are any.
+    /// Names and versions: of this library, and of the device's driver.
     pub versions: Vec<(String, String)>,
+    /// Where their code comes from.
     pub kernels: String,
     pub host: String,
     pub process: u32,
@@ -189,8 +190,8 @@ impl Record {
                 connections: if is_device { connections() } else { 0 },
                 peer_atomics: capabilities.peer_atomics,
                 multicast: capabilities.multicast,
-                versions: vec![("symmem".to_owned(), env!("CARGO_PKG_VERSION").to_owned())],
-                kernels: if is_device { "device" } else { "host" }.to_owned(),
+                versions: versions(device),
+                kernels: device.kernel_origin().unwrap_or_else(|| "this program".to_owned()),
                 host: host_name(),
                 process: std::process::id(),
                 let_go: Vec::new(),
@@ -296,6 +297,12 @@ fn connections() -> u32 {
     const DEFAULT: u32 = 8;
     let given = std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok();
     given.and_then(|text| text.trim().parse().ok()).map_or(DEFAULT, |n: u32| n.clamp(1, 32))
+}
+
+fn versions(device: &Device) -> Vec<(String, String)> {
+    let library = Some(("symmem".to_owned(), env!("CARGO_PKG_VERSION").to_owned()));
+    let driver = device.driver_version().map(|v| (format!("{} driver", device.kind().name()), v));
+    library.into_iter().chain(driver).collect()
 }
 
 pub(crate) fn host_name() -> String {
