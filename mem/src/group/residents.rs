@@ -75,6 +75,8 @@ mod tests {
             occupancy,
             connections: 8,
             peer_atomics: true,
+            descriptors: true,
+            fabric: false,
             multicast: false,
             versions: Vec::new(),
             kernels: String::new(),

@@ -78,6 +78,10 @@ pub(crate) struct Reported {
     /// How many ranks of one process the device runs beside each other; 0 for any number.
     pub connections: u32,
     pub peer_atomics: bool,
+    /// Memory leaves by descriptors, and enters.
+    pub descriptors: bool,
+    /// By fabric handles, too.
+    pub fabric: bool,
     pub multicast: bool,
     /// Names and versions: of this library, and of the device's driver.
     pub versions: Vec<(String, String)>,
@@ -139,6 +143,14 @@ pub(crate) struct About<'a> {
     pub segment: Option<u64>,
 }
 
+impl Reported {
+    /// Whether this rank's process can map what the other's exports: by a descriptor, where there are
+    /// some.
+    pub(crate) fn imports_from(&self, other: &Reported) -> bool {
+        if other.descriptors { self.descriptors } else { self.fabric && other.fabric }
+    }
+}
+
 impl Record {
     pub(crate) fn new(about: &About<'_>, options: &Options, device: &Device) -> Self {
         let view = about.view;
@@ -189,6 +201,8 @@ impl Record {
                 occupancy: if is_device { capabilities.units } else { 0 },
                 connections: if is_device { connections() } else { 0 },
                 peer_atomics: capabilities.peer_atomics,
+                descriptors: capabilities.shareable,
+                fabric: capabilities.fabric,
                 multicast: capabilities.multicast,
                 versions: versions(device),
                 kernels: device.kernel_origin().unwrap_or_else(|| "this program".to_owned()),
@@ -355,5 +369,30 @@ mod tests {
         assert_eq!(compare(&[none.clone(), both, first, second.clone()]), Ok(()));
         let told = compare(&[none, other, second]).unwrap_err();
         assert_eq!(told.to_string(), "ranks disagree about tables: c on rank 1, b on rank 2");
+    }
+
+    #[test]
+    fn memory_leaves_by_descriptors_if_it_can() {
+        let rank = |descriptors, fabric| {
+            let Record { reported, .. } = record(&[]);
+            Reported { descriptors, fabric, ..reported }
+        };
+        let (neither, fd, fabric, both) =
+            (rank(false, false), rank(true, false), rank(false, true), rank(true, true));
+        for (from, to, works) in [
+            (&fd, &fd, true),
+            (&both, &fd, true),
+            (&both, &both, true),
+            (&fabric, &fabric, true),
+            (&fabric, &both, true),
+            // By a descriptor.
+            (&both, &fabric, false),
+            (&fabric, &fd, false),
+            (&fd, &fabric, false),
+            (&neither, &both, false),
+            (&both, &neither, false),
+        ] {
+            assert_eq!(to.imports_from(from), works, "{from:?} to {to:?}");
+        }
     }
 }
