@@ -25,18 +25,21 @@ pub(crate) enum Parcel {
 
 /// What frames carry of these handles, and what travels beside them. A mapping of this process means
 /// nothing to another, and stays.
-pub(crate) fn pack(handles: &[Handle]) -> (Vec<Parcel>, Vec<BorrowedFd<'_>>) {
+pub(crate) fn pack<'a>(handles: &'a [Handle]) -> (Vec<Parcel>, Vec<BorrowedFd<'a>>) {
     let mut fds = Vec::new();
-    let parcel = |handle| match handle {
-        &Handle::Shared(Shareable::Fd(ref fd)) => {
-            fds.push(fd.as_fd());
-            Some(Parcel::Descriptor)
+    let parcel = |handle: &'a Handle| {
+        let Handle::Shared(shared) = handle else { return None };
+        match shared {
+            Shareable::Fd(fd) => {
+                fds.push(fd.as_fd());
+                Some(Parcel::Descriptor)
+            }
+            Shareable::Fabric(bytes) => Some(Parcel::Fabric(bytemuck::cast(*bytes))),
+            Shareable::Ipc { handle, offset } => {
+                Some(Parcel::Ipc { handle: bytemuck::cast(*handle), offset: offset.get() })
+            }
+            _ => None,
         }
-        &Handle::Shared(Shareable::Fabric(bytes)) => Some(Parcel::Fabric(bytemuck::cast(bytes))),
-        &Handle::Shared(Shareable::Ipc { handle, offset }) => {
-            Some(Parcel::Ipc { handle: bytemuck::cast(handle), offset: offset.get() })
-        }
-        _ => None,
     };
     (handles.iter().filter_map(parcel).collect(), fds)
 }

@@ -228,7 +228,7 @@ fn memory_that_cannot_leave_says_why_and_fails_the_rendezvous_of_all() {
                 0 => own(),
                 _ => foreign(&group, allocate(), None).unwrap(),
             };
-            let error = group.rendezvous(&words(&mine), &PATIENT).unwrap_err();
+            let error = group.rendezvous(words(&mine), &PATIENT).unwrap_err();
             let RendezvousError::Map { ranks, reason, kind } = &error else { panic!("{error}") };
             assert_eq!(ranks.iter().collect::<Vec<_>>(), [1], "{error}");
             match group.rank().index() {
