@@ -142,7 +142,6 @@ fn memory_of_another_library_is_shared_where_it_lies() {
         let group = group.unwrap();
         group.device().make_current().unwrap();
         let plain = Arc::new(Plain::new(64 << 10));
-        let held = Arc::downgrade(&plain);
         // Each rank's begins elsewhere.
         let address = plain.0 + 4096 * (1 + group.rank().index() as u64);
         for _ in 0..3 {
@@ -161,8 +160,26 @@ fn memory_of_another_library_is_shared_where_it_lies() {
             drop(beside);
             swap(&group, &words(&mine));
         }
-        drop(plain);
-        // Until the other rank, too, has let go of it.
+    });
+}
+
+#[test]
+fn memory_of_another_library_is_held_until_every_rank_has_let_go_of_it() {
+    ranks(&[], |group| {
+        let group = group.unwrap();
+        group.device().make_current().unwrap();
+        let plain = Arc::new(Plain::new(64 << 10));
+        let held = Arc::downgrade(&plain);
+        let mine = foreign(&group, plain.0, Some(plain)).unwrap();
+        let handle = group.rendezvous(words(&mine), &PATIENT).unwrap();
+        let mut all = Some((mine, handle));
+        if group.rank().index() == 0 {
+            all = None;
+            collect();
+            assert_eq!(held.strong_count(), 1, "the other rank has it mapped");
+        }
+        meet(&group);
+        drop(all);
         let start = Instant::now();
         while held.strong_count() > 0 {
             assert!(start.elapsed().as_secs() < 30, "the memory is still held");
