@@ -5,8 +5,10 @@
 
 use core::fmt;
 
+use linkme::distributed_slice;
 use symmem_hal::types::{BackendKind, Bytes};
 use symmem_mem::call::Operation;
+use symmem_mem::stamps::{STAMPS, Stamp};
 use symmem_sync::Capacities;
 
 use crate::call::{Geometry, Request};
@@ -198,8 +200,7 @@ const TABLE: &[Row] = &[
     },
 ];
 
-/// Of all figures above. Ranks compare it when they make a group, so that those of different builds,
-/// which would cut their data differently, are told.
+/// Of all figures above.
 const BUILT_IN: u64 = {
     let (mut hash, mut i) = (0xcbf2_9ce4_8422_2325_u64, 0);
     while i < TABLE.len() {
@@ -216,12 +217,11 @@ const BUILT_IN: u64 = {
     hash
 };
 
-// A test tells what it is after a change.
-#[cfg(not(test))]
-const _: () = assert!(
-    BUILT_IN == symmem_mem::call::BUILT_IN_CHOICES,
-    "the figures changed: run `cargo test -p symmem-collectives --lib built_in`"
-);
+/// Ranks of builds with other figures, which would cut their data differently, are told when they make
+/// a group.
+#[distributed_slice(STAMPS)]
+static STAMP: Stamp =
+    Stamp { name: "the built-in choice table", value: |_| Some(format!("{BUILT_IN:016x}")) };
 
 fn row(backend: BackendKind, ranks: usize) -> &'static Row {
     let mut fitting = TABLE.iter().filter(|row| row.backend == backend && ranks <= row.ranks);
@@ -307,7 +307,7 @@ pub(crate) const UNIT: u64 = 128;
 
 #[cfg(test)]
 mod tests {
-    use symmem_mem::call::BUILT_IN_CHOICES;
+    #![allow(clippy::unwrap_used)]
 
     use super::*;
 
@@ -335,8 +335,12 @@ mod tests {
     }
 
     #[test]
-    fn built_in_figures_are_those_that_groups_compare() {
-        let text = format!("symmem_mem::call::BUILT_IN_CHOICES must be {BUILT_IN:#018x}");
-        assert_eq!(BUILT_IN, BUILT_IN_CHOICES, "{text}");
+    fn groups_of_every_backend_compare_the_figures() {
+        let mut all = STAMPS.iter();
+        let stamp = all.find(|stamp| stamp.name == "the built-in choice table").unwrap();
+        for row in TABLE {
+            let value = (stamp.value)(row.backend).unwrap();
+            assert_eq!(value, format!("{BUILT_IN:016x}"));
+        }
     }
 }

@@ -252,6 +252,29 @@ impl Device {
         on!(self, d => d.capabilities())
     }
 
+    /// The version of its driver: of a GPU, the latest CUDA that the driver serves. `None` where there is
+    /// no driver, or it does not tell.
+    #[must_use]
+    pub fn driver_version(&self) -> Option<String> {
+        match self {
+            Device::Host(_) | Device::Stub(_) => None,
+            #[cfg(feature = "cuda")]
+            Device::Cuda(_) => cuda::Device::driver_version(),
+        }
+    }
+
+    /// Where the code of its kernels comes from that the disk cache does not have, for people: so many
+    /// bundles, else this version of NVRTC, which is loaded to be asked. `None` where kernels are
+    /// functions of this program.
+    #[must_use]
+    pub fn kernel_origin(&self) -> Option<String> {
+        match self {
+            Device::Host(_) | Device::Stub(_) => None,
+            #[cfg(feature = "cuda")]
+            Device::Cuda(_) => Some(crate::kernels::origin()),
+        }
+    }
+
     /// How much memory it has of its own; `None` where it takes the system's, whose limits
     /// [`shm::limits`](crate::shm::limits) tells.
     ///

@@ -66,13 +66,6 @@ impl Operation {
     }
 }
 
-/// The figures by which collectives choose algorithms and cut data where no table is given: their hash.
-/// Part of what ranks compare when a group is made, so that ranks of different builds are told.
-///
-/// It stands here because a group is made before any layer above is asked for something; that layer
-/// does not compile with other figures.
-pub const BUILT_IN_CHOICES: u64 = 0xdd1d_9794_a047_2a8b;
-
 /// What a rank says of its call, in 64 bits: all that must be equal on every rank.
 ///
 /// Bits 63..56 are the [`Operation`], 55..52 the element type, 51..48 the operator; the rest is a

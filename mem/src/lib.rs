@@ -6,6 +6,7 @@
 //!   under torchrun or `symmem run`), sub-groups that may overlap, splits by colour.
 //! - [`Allocation`], [`Tensor`], [`View`]: memory that a rank owns, and typed ranges of it;
 //!   [`MemoryPool`]: many of them in few segments, and memory that keeps its place under an id.
+//!   On GPUs another library's memory can be one, too.
 //! - Rendezvous: [`Group::rendezvous`] maps every member's allocation into every member, after all
 //!   members have agreed on everything that must be equal; what differs is one typed error, naming
 //!   field, ranks and values, on *every* rank.
@@ -34,7 +35,8 @@
 //! # Choices
 //!
 //! - *Descriptors travel by `SCM_RIGHTS` over a Unix socket*, never by ptrace or `pidfd_getfd`: no
-//!   privilege is needed in a container.
+//!   privilege is needed in a container. Handles that are bytes (of a fabric; of another library's
+//!   memory) travel in the message itself.
 //! - *"One host" is decided by meeting*: the process that binds the run's name in its network
 //!   namespace leads, and all prove that they know the run's token. Where ranks do not meet, the error
 //!   lists the hosts, users and namespaces.
@@ -81,6 +83,8 @@ mod memory;
 mod pool;
 mod rendezvous;
 pub mod settings;
+#[doc(hidden)]
+pub mod stamps;
 pub mod store;
 mod transfer;
 
@@ -91,6 +95,8 @@ pub use group::{
     Subgroup, SubgroupError, quarantined,
 };
 pub use handle::{PeerError, SymmetricMemory};
+#[cfg(feature = "cuda")]
+pub use memory::ForeignError;
 pub use memory::{Allocation, Tensor, TensorError, View, ViewError, collect, is_symmetric};
 pub use pool::{MemoryPool, PersistentError, PoolUsage};
 pub use rendezvous::{Mismatch, MulticastStep, NoMulticast, NotSymmetric, RendezvousError};

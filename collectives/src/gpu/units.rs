@@ -1,10 +1,12 @@
 //! What is compiled, and what of it is loaded.
 
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 
-use symmem_hal::kernels::{KernelSource, KernelUnits, SYMMEM_CUH, Unit};
-use symmem_hal::types::{DType, ReduceOp};
+use linkme::distributed_slice;
+use symmem_hal::kernels::{KernelSource, KernelUnits, SYMMEM_CUH, Unit, source_hash};
+use symmem_hal::types::{BackendKind, DType, ReduceOp};
 use symmem_hal::{Device, Function, LoadError};
+use symmem_mem::stamps::{STAMPS, Stamp};
 use symmem_sync::gpu::SYMMEM_SYNC_CUH;
 
 use super::multimem::Switched;
@@ -33,6 +35,14 @@ static MULTIMEM: KernelSource = KernelSource {
     name: "symmem-collectives",
     file: ("multimem.cu", include_str!("../../kernels/multimem.cu")),
     headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH, PLAN_CUH],
+};
+
+static HASH: LazyLock<String> = LazyLock::new(|| source_hash(&[&REDUCE, &EXCHANGE, &MULTIMEM]));
+
+#[distributed_slice(STAMPS)]
+static STAMP: Stamp = Stamp {
+    name: "the kernels of symmem-collectives",
+    value: |backend| (backend == BackendKind::Cuda).then(|| HASH.clone()),
 };
 
 /// What can be compiled of this crate.

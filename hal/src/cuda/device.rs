@@ -1,5 +1,6 @@
 //! NVIDIA GPUs.
 
+use symmem_sys::cuda::Driver;
 use symmem_sys::cuda::bindings::CUdevice_attribute_enum as Attribute;
 
 use super::cancel::{CancelWord, Cancels};
@@ -32,6 +33,10 @@ impl Device {
 
     pub(crate) fn count() -> Result<u32, DeviceError> {
         context::count()
+    }
+
+    pub(crate) fn driver_version() -> Option<String> {
+        Some(Driver::get().ok()?.version()?.to_string())
     }
 
     pub(super) fn of(context: &'static Context) -> Self {

@@ -8,12 +8,13 @@
 use core::ffi::c_int;
 
 use symmem_sys::cuda::bindings::{
-    CUipcMem_flags_enum, CUipcMemHandle, CUpointer_attribute_enum as Question,
+    CUipcMem_flags_enum, CUipcMemHandle, CUmemAllocationHandleType_enum as HandleType,
+    CUpointer_attribute_enum as Question,
 };
 
 use super::context::Context;
 use super::driver::cu;
-use super::virtual_memory::{Physical, behind, descriptor};
+use super::virtual_memory::{self, Physical, behind};
 use crate::driver::DriverError;
 use crate::memory::{ExportError, Shareable};
 use crate::types::Bytes;
@@ -24,8 +25,8 @@ const DEVICE_MEMORY: c_int = 2;
 /// How foreign memory leaves this process.
 #[derive(Debug)]
 pub(super) enum Sort {
-    /// By a descriptor, since it is all of a mapped allocation.
-    Mapped(Physical),
+    /// By one of these, since it is all of a mapped allocation.
+    Mapped(Physical, HandleType),
     /// By a handle of the older sort.
     Legacy {
         /// Where in its allocation it begins.
@@ -63,10 +64,10 @@ impl Sort {
         }
         let offset = address - base;
         match behind(context, address) {
-            Some((_, false)) => Sort::Fixed("its allocation was made without descriptors"),
-            Some((physical, true)) => {
+            Some((_, HandleType(0))) => Sort::Fixed(virtual_memory::NO_HANDLES),
+            Some((physical, handles)) => {
                 if offset == 0 && bytes.0 <= size as u64 {
-                    Sort::Mapped(physical)
+                    Sort::Mapped(physical, handles)
                 } else {
                     Sort::Fixed("it is not the beginning of one mapped allocation")
                 }
@@ -88,7 +89,7 @@ impl Sort {
         address: u64,
     ) -> Result<Shareable, ExportError> {
         match self {
-            Sort::Mapped(physical) => descriptor(physical).map(Shareable::Fd),
+            Sort::Mapped(physical, handles) => virtual_memory::export(physical, *handles),
             Sort::Legacy { offset } => {
                 let _entered = context.enter_aside()?;
                 let mut handle = CUipcMemHandle::default();

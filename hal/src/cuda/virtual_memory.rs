@@ -23,8 +23,13 @@ use crate::driver::DriverError;
 use crate::memory::{ExportError, Shareable};
 use crate::types::Bytes;
 
+/// Descriptors.
 pub(super) const FD: HandleType = HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 const FABRIC: HandleType = HandleType::CU_MEM_HANDLE_TYPE_FABRIC;
+
+/// Why memory does not leave that has neither.
+pub(super) const NO_HANDLES: &str =
+    "its allocation was made without descriptors and fabric handles";
 
 /// A physical allocation, this process's reference to it.
 #[derive(Debug)]
@@ -92,6 +97,7 @@ fn tidy(
 pub(super) struct Mapping {
     mapped: Mapped,
     pub(super) physical: Arc<Physical>,
+    /// By which it can leave.
     handles: HandleType,
     /// The ordinals of the devices that have access.
     open: Mutex<Vec<u32>>,
@@ -129,6 +135,12 @@ fn rounded(
     Ok(size.map(|size| (size, unit)))
 }
 
+/// Descriptors, if the device makes some.
+fn descriptors(context: &Context) -> HandleType {
+    let able = Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
+    HandleType(if context.has(able) { FD.0 } else { 0 })
+}
+
 /// Whether the device makes fabric handles: it says so, and a trial shows that this process may.
 pub(super) fn has_fabric(context: &'static Context) -> bool {
     *context.fabric.get_or_init(|| {
@@ -145,7 +157,7 @@ pub(super) fn has_fabric(context: &'static Context) -> bool {
 
 fn try_fabric(context: &'static Context) -> Result<(), DriverError> {
     let _entered = context.enter_aside()?;
-    let properties = properties(context, HandleType(FD.0 | FABRIC.0));
+    let properties = properties(context, HandleType(descriptors(context).0 | FABRIC.0));
     let Some((size, _)) = rounded(context, &properties, Bytes(1))? else { return Ok(()) };
     let physical = create(context, size, &properties)?;
     fabric_handle(&physical).map(|_| ())
@@ -187,9 +199,21 @@ pub(super) fn descriptor(physical: &Physical) -> Result<OwnedFd, ExportError> {
     Ok(fd)
 }
 
-/// The allocation behind an address, and whether a descriptor of it can be made; none where the
-/// memory is not of this sort.
-pub(super) fn behind(context: &'static Context, address: u64) -> Option<(Physical, bool)> {
+/// A handle of an allocation by which it can leave: to this host by a descriptor, where there are some.
+pub(super) fn export(physical: &Physical, handles: HandleType) -> Result<Shareable, ExportError> {
+    if handles.0 & FD.0 != 0 {
+        return descriptor(physical).map(Shareable::Fd);
+    }
+    if handles.0 & FABRIC.0 == 0 {
+        return Err(ExportError::NotShareable { reason: NO_HANDLES });
+    }
+    let _entered = physical.context.enter_aside()?;
+    Ok(Shareable::Fabric(fabric_handle(physical)?))
+}
+
+/// The allocation behind an address, and by what it can leave; none where the memory is not of this
+/// sort.
+pub(super) fn behind(context: &'static Context, address: u64) -> Option<(Physical, HandleType)> {
     let mut handle = 0;
     let pointer = core::ptr::without_provenance_mut(usize::try_from(address).ok()?);
     // SAFETY: writes one handle; the address is only looked up.
@@ -199,18 +223,19 @@ pub(super) fn behind(context: &'static Context, address: u64) -> Option<(Physica
     // SAFETY: writes one struct.
     unsafe { cu!(context, cuMemGetAllocationPropertiesFromHandle(&raw mut properties, handle)) }
         .ok()?;
-    Some((physical, properties.requestedHandleTypes.0 & FD.0 != 0))
+    Some((physical, properties.requestedHandleTypes))
 }
 
 impl Mapping {
-    /// Allocates zeroed memory that can leave by a descriptor, and by a fabric handle where there are
+    /// Allocates zeroed memory that can leave by a descriptor and by a fabric handle, where there are
     /// some. `None` where no machine has so much.
     pub(super) fn create(
         context: &'static Context,
         bytes: Bytes,
     ) -> Result<Option<Self>, DriverError> {
-        let handles = if has_fabric(context) { HandleType(FD.0 | FABRIC.0) } else { FD };
+        let fabric = if has_fabric(context) { FABRIC.0 } else { 0 };
         let _entered = context.enter_aside()?;
+        let handles = HandleType(descriptors(context).0 | fabric);
         let properties = properties(context, handles);
         let Some((size, unit)) = rounded(context, &properties, bytes)? else { return Ok(None) };
         let physical = create(context, size, &properties)?.into();
@@ -305,7 +330,7 @@ impl Mapping {
     }
 
     pub(super) fn export(&self) -> Result<Shareable, ExportError> {
-        descriptor(&self.physical).map(Shareable::Fd)
+        export(&self.physical, self.handles)
     }
 
     pub(super) fn export_fabric(&self) -> Result<Shareable, ExportError> {
@@ -313,8 +338,7 @@ impl Mapping {
             let reason = "its device makes no fabric handles, or this process may not have them";
             return Err(ExportError::NotShareable { reason });
         }
-        let _entered = self.physical.context.enter_aside()?;
-        Ok(Shareable::Fabric(fabric_handle(&self.physical)?))
+        export(&self.physical, FABRIC)
     }
 }
 

@@ -107,6 +107,7 @@ fn register_file(path: &Path) -> Result<(), String> {
 
 /// How many bundles are registered.
 pub(super) fn registered() -> usize {
+    register_those_of_environment();
     REGISTERED.read().len()
 }
 

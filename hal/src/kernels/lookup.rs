@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
+use symmem_sys::nvrtc::Nvrtc;
 
 use super::arch::{Arch, Target};
 use super::cache::Cache;
@@ -71,6 +72,22 @@ pub fn cubin(unit: &Unit<'_>, arch: impl Into<Arch>) -> Result<Arc<[u8]>, CodeEr
     let code = search(&Cache::of_user(), unit, key)?;
     *slot = Some(code.clone());
     Ok(code)
+}
+
+/// Where code comes from that the cache does not have, for people. NVRTC is not loaded to be asked
+/// while there are bundles, which make it needless.
+pub(crate) fn origin() -> String {
+    match bundle::registered() {
+        0 => match Nvrtc::get() {
+            Ok(nvrtc) => match nvrtc.version() {
+                Some(version) => format!("NVRTC {version}"),
+                None => "NVRTC".to_owned(),
+            },
+            Err(_) => "neither bundles nor NVRTC".to_owned(),
+        },
+        1 => "1 bundle".to_owned(),
+        bundles => format!("{bundles} bundles"),
+    }
 }
 
 fn search(cache: &Cache, unit: &Unit<'_>, key: Key) -> Result<Arc<[u8]>, CodeError> {

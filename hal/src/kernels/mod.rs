@@ -32,6 +32,8 @@ pub use bundle::{BundleError, BundleWriter, register_bundle};
 #[cfg(feature = "cuda")]
 pub use compile::{CompileError, Compiled, compile};
 #[cfg(feature = "cuda")]
+pub(crate) use lookup::origin;
+#[cfg(feature = "cuda")]
 pub use lookup::{CodeError, cubin};
 pub use sources::{KernelSource, KernelUnits, OPTIONS, Unit, UnitHash, Visit, source_hash};
 

@@ -15,11 +15,12 @@ use rustix::net::{
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
+use super::parcel::Parcel;
 use super::{ExchangeError, RoundKey};
 
 /// The version of everything that ranks say to each other: this socket's frames, the agreement
 /// record, links' messages and the lane protocol.
-pub(crate) const WIRE_VERSION: u32 = 2;
+pub(crate) const WIRE_VERSION: u32 = 3;
 
 /// Largest datagram. Half of the least default buffer of a Linux socket, so that one always fits.
 pub(crate) const MAX_FRAME: usize = 96 * 1024;
@@ -35,7 +36,7 @@ pub(crate) enum Frame {
     Hello { nonce: [u8; 16], proof: [u8; 32] },
     /// Leader to member.
     Welcome { proof: [u8; 32] },
-    /// Member to leader, with the part's descriptors if it has some. `left` of what its caller
+    /// Member to leader, with the descriptors among the part's handles. `left` of what its caller
     /// `allowed` remains. `linked` are the global ranks to
     /// which the member has a link.
     Come {
@@ -46,9 +47,10 @@ pub(crate) enum Frame {
         allowed: Duration,
         linked: Vec<u32>,
         payload: Vec<u8>,
+        parcels: Vec<Parcel>,
     },
-    /// Leader to member: another member's part, with its descriptors.
-    Part { index: u32, payload: Vec<u8> },
+    /// Leader to member: a member's part, with the descriptors among its handles, but for its own.
+    Part { index: u32, payload: Vec<u8>, parcels: Vec<Parcel> },
     /// Leader to member: one end of a new link to a member, and that member's process.
     Link { index: u32 },
     /// Leader to member: all parts are sent.

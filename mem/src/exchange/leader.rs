@@ -18,6 +18,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags};
 
 use super::frame::{self, Frame, MAX_FRAME, WIRE_VERSION};
+use super::parcel::Parcel;
 use super::token::{Side, Token, random};
 use super::{ExchangeError, RoundKey};
 use crate::liveness::fork::{self, LinkFd};
@@ -146,7 +147,8 @@ struct Meeting {
 struct Member {
     client: u64,
     payload: Vec<u8>,
-    handles: Vec<Arc<OwnedFd>>,
+    parcels: Vec<Parcel>,
+    fds: Vec<Arc<OwnedFd>>,
     linked: Vec<u32>,
 }
 
@@ -312,14 +314,13 @@ impl Desk {
                 self.send(id, &Frame::Welcome { proof }, Vec::new());
                 Ok(())
             }
-            (Frame::Come { key, members, me, left, allowed, linked, payload }, State::Known) => {
+            (
+                Frame::Come { key, members, me, left, allowed, linked, payload, parcels },
+                State::Known,
+            ) => {
                 client.state = State::Come { key };
-                let member = Member {
-                    client: id,
-                    payload,
-                    handles: fds.into_iter().map(Arc::new).collect(),
-                    linked,
-                };
+                let fds = fds.into_iter().map(Arc::new).collect();
+                let member = Member { client: id, payload, parcels, fds, linked };
                 self.come(key, members, me, (left, allowed), member)
             }
             (Frame::Cancel, State::Come { key }) => {
@@ -376,13 +377,12 @@ impl Desk {
         let all: Vec<Member> = meeting.come.into_iter().flatten().collect();
         for (index, part) in all.iter().enumerate() {
             let index = u32::try_from(index).unwrap_or(u32::MAX);
-            let Ok(bytes) = (Frame::Part { index, payload: part.payload.clone() }).encode() else {
-                continue;
-            };
+            let (payload, parcels) = (part.payload.clone(), part.parcels.clone());
+            let Ok(bytes) = (Frame::Part { index, payload, parcels }).encode() else { continue };
             let bytes: Arc<[u8]> = bytes.into();
             for to in &all {
                 let own = to.client == part.client;
-                let fds = if own { Vec::new() } else { part.handles.clone() };
+                let fds = if own { Vec::new() } else { part.fds.clone() };
                 self.queue(to.client, bytes.clone(), fds);
             }
         }

@@ -8,6 +8,7 @@
 pub(crate) mod frame;
 pub(crate) mod leader;
 pub(crate) mod local;
+mod parcel;
 pub(crate) mod token;
 pub(crate) mod unix;
 

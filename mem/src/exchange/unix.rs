@@ -14,12 +14,12 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use symmem_hal::{Shareable, Wait};
+use symmem_hal::Wait;
 
 use super::frame::{self, Frame, MAX_FRAME, WIRE_VERSION};
 use super::leader::Leader;
 use super::token::{Side, Token, meeting_name, random};
-use super::{Exchange, ExchangeError, Handle, Part, Round};
+use super::{Exchange, ExchangeError, Part, Round, parcel};
 use crate::liveness::links::Links;
 
 /// How often a wait looks at its cancel token.
@@ -153,6 +153,7 @@ impl UnixExchange {
                 )));
             }
         }
+        let (parcels, fds) = parcel::pack(&round.part.handles);
         let come = Frame::Come {
             key: round.key,
             members: round.members.to_vec(),
@@ -161,22 +162,19 @@ impl UnixExchange {
             allowed: bound.wait.duration(),
             linked: self.links.peers(),
             payload: round.part.payload.clone(),
+            parcels,
         };
-        let descriptor = |handle| match handle {
-            &Handle::Shared(Shareable::Fd(ref fd)) => Some(fd.as_fd()),
-            // A mapping of this process means nothing to another.
-            _ => None,
-        };
-        let handles: Vec<_> = round.part.handles.iter().filter_map(descriptor).collect();
-        line.send(&come, &handles, bound)?;
+        line.send(&come, &fds, bound)?;
         let mut parts: Vec<Part> = round.members.iter().map(|_| Part::default()).collect();
         loop {
             let (frame, mut fds) = line.receive(bound)?;
             match frame {
-                Frame::Part { index, payload } => {
-                    let part = parts.get_mut(index as usize).ok_or_else(out_of_turn)?;
-                    let handle = |fd| Handle::Shared(Shareable::Fd(fd));
-                    *part = Part { payload, handles: fds.into_iter().map(handle).collect() };
+                Frame::Part { index, payload, parcels } => {
+                    let index = index as usize;
+                    let part = parts.get_mut(index).ok_or_else(out_of_turn)?;
+                    let others = if index == round.me { &[] } else { &parcels[..] };
+                    let handles = parcel::unpack(others, fds).ok_or_else(out_of_turn)?;
+                    *part = Part { payload, handles };
                 }
                 Frame::Link { index } => {
                     let peer = *round.members.get(index as usize).ok_or_else(out_of_turn)?;

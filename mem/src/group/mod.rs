@@ -370,6 +370,17 @@ impl Group {
         self.0.reported.iter().map(|r| (r.host.clone(), r.process)).collect()
     }
 
+    /// What each member runs, as it reported it, by group rank: names and versions of libraries, and as
+    /// `kernels` where the code of its kernels comes from that no cache has.
+    #[must_use]
+    pub fn member_software(&self) -> Vec<Vec<(String, String)>> {
+        let of = |rank: &Reported| {
+            let kernels = ("kernels".to_owned(), rank.kernels.clone());
+            rank.versions.iter().cloned().chain([kernels]).collect()
+        };
+        self.0.reported.iter().map(of).collect()
+    }
+
     /// Who is gone and what failed: for the layers above, whose waits look here.
     #[must_use]
     pub fn status(&self) -> &Arc<Status> {

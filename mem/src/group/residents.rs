@@ -76,6 +76,8 @@ mod tests {
             occupancy,
             connections: 8,
             peer_atomics: true,
+            descriptors: true,
+            fabric: false,
             multicast: Support::Absent,
             versions: Vec::new(),
             kernels: String::new(),

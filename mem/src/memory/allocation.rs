@@ -56,6 +56,14 @@ struct Held {
     _places: Vec<Arc<Place>>,
 }
 
+/// An allocation that is where another was to be.
+#[cfg(feature = "cuda")]
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub base: DevicePtr,
+    pub bytes: Bytes,
+}
+
 /// The use of memory that outlives it.
 #[derive(Debug)]
 pub(crate) struct Lease(());
@@ -107,6 +115,27 @@ impl Allocation {
         Some(Allocation { inner: self.inner.clone(), _lease: Some(lease) })
     }
 
+    /// All of somebody else's memory, if none of it is in an allocation.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn adopt(backing: Arc<Backing>, bytes: Bytes) -> Result<Self, Taken> {
+        let inner = Arc::new(Inner::of(backing, Bytes::ZERO, bytes));
+        let (base, end) = (inner.base().get(), inner.end());
+        let mut live = LIVE.write();
+        // They do not overlap, so that of those which begin before the end the last ends last.
+        let last = live.range(..end).rev().find_map(|(_, other)| other.upgrade());
+        let taken = last.as_ref().filter(|last| last.end() > base);
+        let taken = taken.map(|last| Taken { base: last.base(), bytes: last.bytes });
+        if taken.is_none() {
+            live.insert(base, Arc::downgrade(&inner));
+        }
+        // Before `last`, which may be its allocation's last holder: that one's end takes the lock.
+        drop(live);
+        match taken {
+            Some(taken) => Err(taken),
+            None => Ok(Allocation { inner, _lease: None }),
+        }
+    }
+
     fn live(inner: Inner) -> Self {
         let inner = Arc::new(inner);
         LIVE.write().insert(inner.base().get(), Arc::downgrade(&inner));
@@ -118,8 +147,7 @@ impl Allocation {
     pub fn containing(ptr: DevicePtr) -> Option<Self> {
         // Out of the lock before it can be given up: its end takes the lock.
         let inner = LIVE.read().range(..=ptr.get()).next_back()?.1.upgrade()?;
-        // A zero-byte allocation still has its base.
-        if ptr.get() - inner.base().get() >= inner.bytes.get().max(1) {
+        if ptr.get() >= inner.end() {
             return None;
         }
         let _lease = match &inner.lease {
@@ -226,6 +254,11 @@ impl Inner {
     fn base(&self) -> DevicePtr {
         self.backing.memory.base().checked_add(self.offset).unwrap_or(DevicePtr::NULL)
     }
+
+    /// The first address past it; even without a byte it has its base.
+    fn end(&self) -> u64 {
+        self.base().get().saturating_add(self.bytes.get().max(1))
+    }
 }
 
 impl Places {
@@ -249,7 +282,12 @@ impl Forgets for Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        LIVE.write().remove(&self.base().get());
+        // Foreign memory may be in another allocation by now.
+        let mut live = LIVE.write();
+        if live.get(&self.base().get()).is_some_and(|of| core::ptr::eq(of.as_ptr(), self)) {
+            live.remove(&self.base().get());
+        }
+        drop(live);
         if let Some(home) = self.home.take() {
             home.end();
             let range = Arc::new(Returning(home));

@@ -23,8 +23,11 @@ impl Backing {
     /// Zeroed memory, reserved now. First frees what is retired and unmapped.
     pub(crate) fn new(device: &Device, bytes: Bytes) -> Result<Arc<Self>, AllocError> {
         let _ = retire::collect();
-        let memory = device.allocate(bytes)?;
-        Ok(Arc::new(Backing { device: device.clone(), memory, mappings: Mutex::default() }))
+        Ok(Self::of(device, device.allocate(bytes)?))
+    }
+
+    pub(crate) fn of(device: &Device, memory: Memory) -> Arc<Self> {
+        Arc::new(Backing { device: device.clone(), memory, mappings: Mutex::default() })
     }
 
     pub(crate) fn mapping(&self, scope: Scope) -> Option<Arc<Mapping>> {

@@ -169,10 +169,16 @@ impl Imports<'_> {
         Ok(())
     }
 
-    /// The first peer whose device this rank's cannot reach, and why.
+    /// The first peer whose memory this rank's device cannot reach, and why.
     fn unreachable(&self, records: &[Record]) -> Option<(usize, String)> {
+        let mine = &records[self.me].reported;
         records.iter().enumerate().find_map(|(peer, record)| {
-            let other = DeviceUuid(record.reported.device);
+            let theirs = &record.reported;
+            if peer != self.me && !self.threads && !mine.imports_from(theirs) {
+                let reason = "neither descriptors nor fabric handles go from its device to this";
+                return Some((peer, reason.to_owned()));
+            }
+            let other = DeviceUuid(theirs.device);
             match self.device.can_access_peer(other) {
                 // Whether a device that this process does not see is reached shows when its memory
                 // is mapped.

@@ -3,18 +3,19 @@
 //! Every rank sees every record and compares them in the same way, so all come to one verdict
 //! without a vote: the first field, in the order below, in which two ranks differ.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use symmem_hal::types::{DType, RankSet};
 use symmem_hal::{Device, Fault, Kind};
 
-use crate::call::BUILT_IN_CHOICES;
 use crate::exchange::frame::WIRE_VERSION;
 use crate::group::Options;
 use crate::memory::View;
 use crate::memory::ledger::Key;
 use crate::rendezvous::Support;
+use crate::stamps;
 
 /// What a rank calls when it says a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,11 +63,10 @@ pub(crate) struct Equal {
     pub multicast: bool,
     /// Of the table by which algorithms are chosen.
     pub choices: String,
-    /// Of the figures that hold where the table says nothing.
-    pub built_in: u64,
     pub little_endian: bool,
-    /// Hash of the kernel sources: set by the layers that have them, as sections.
     pub sections: Vec<(String, String, String)>,
+    /// What the layers above were built with, hashes of kernel sources among it: by name.
+    pub stamps: Vec<(String, String)>,
 }
 
 /// What may differ; choices use the minimum or the conjunction.
@@ -81,9 +81,14 @@ pub(crate) struct Reported {
     /// How many ranks of one process the device runs beside each other; 0 for any number.
     pub connections: u32,
     pub peer_atomics: bool,
+    /// Memory leaves by descriptors, and enters.
+    pub descriptors: bool,
+    /// By fabric handles, too.
+    pub fabric: bool,
     pub multicast: Support,
-    /// Versions of the driver and of libraries, where there are any.
+    /// Names and versions: of this library, and of the device's driver.
     pub versions: Vec<(String, String)>,
+    /// Where their code comes from.
     pub kernels: String,
     pub host: String,
     pub process: u32,
@@ -141,6 +146,14 @@ pub(crate) struct About<'a> {
     pub segment: Option<u64>,
 }
 
+impl Reported {
+    /// Whether this rank's process can map what the other's exports: by a descriptor, where there are
+    /// some.
+    pub(crate) fn imports_from(&self, other: &Reported) -> bool {
+        if other.descriptors { self.descriptors } else { self.fabric && other.fabric }
+    }
+}
+
 impl Record {
     pub(crate) fn new(about: &About<'_>, options: &Options, device: &Device) -> Self {
         let view = about.view;
@@ -176,9 +189,9 @@ impl Record {
                 completion: format!("{:?}", options.completion),
                 multicast: options.multicast,
                 choices: options.choices.name(),
-                built_in: BUILT_IN_CHOICES,
                 little_endian: cfg!(target_endian = "little"),
                 sections: options.sections.clone(),
+                stamps: stamps::on(device.kind()),
             },
             reported: Reported {
                 device: device.uuid().0,
@@ -192,9 +205,11 @@ impl Record {
                 occupancy: if is_device { capabilities.units } else { 0 },
                 connections: if is_device { connections() } else { 0 },
                 peer_atomics: capabilities.peer_atomics,
+                descriptors: capabilities.shareable,
+                fabric: capabilities.fabric,
                 multicast: Support::of(device),
-                versions: vec![("symmem".to_owned(), env!("CARGO_PKG_VERSION").to_owned())],
-                kernels: if is_device { "device" } else { "host" }.to_owned(),
+                versions: versions(device),
+                kernels: device.kernel_origin().unwrap_or_else(|| "this program".to_owned()),
                 host: host_name(),
                 process: std::process::id(),
                 let_go: Vec::new(),
@@ -244,7 +259,6 @@ impl Record {
             ("completion".into(), e.completion.clone()),
             ("multicast".into(), e.multicast.to_string()),
             ("the choice table (SYMMEM_TUNE)".into(), e.choices.clone()),
-            ("the built-in choice table".into(), format!("{:016x}", e.built_in)),
             ("little-endian".into(), e.little_endian.to_string()),
         ];
         for (namespace, key, value) in &e.sections {
@@ -261,25 +275,39 @@ pub(crate) fn compare(records: &[Record]) -> Result<(), Mismatch> {
     let longest = all.iter().max_by_key(|f| f.len()).unwrap_or(first);
     for (i, (name, _)) in longest.iter().enumerate() {
         // A section that a rank does not have differs from one that it has.
-        let value = |fields: &[(String, String)]| match fields.get(i) {
+        let value = |fields: &Vec<(String, String)>| match fields.get(i) {
             Some((n, v)) if n == name => v.clone(),
             _ => "absent".to_owned(),
         };
-        let mut values: Vec<(String, RankSet)> = Vec::new();
-        for (rank, fields) in all.iter().enumerate() {
-            let v = value(fields);
-            match values.iter_mut().find(|(known, _)| *known == v) {
-                Some((_, ranks)) => ranks.insert(rank),
-                None => values.push((v, RankSet::one(rank))),
-            }
-        }
-        if values.len() > 1 {
-            // Stable, so ties keep the order of ranks: the same on every rank.
-            values.sort_by_key(|(_, ranks)| core::cmp::Reverse(ranks.len()));
-            return Err(Mismatch { field: name.clone(), values });
-        }
+        one_value(name, all.iter().map(value).enumerate())?;
+    }
+    let stamps = records.iter().flat_map(|record| &record.equal.stamps);
+    let names: BTreeSet<&str> = stamps.map(|(name, _)| name.as_str()).collect();
+    for name in names {
+        let value = |(rank, record): (usize, &Record)| {
+            let (_, value) = record.equal.stamps.iter().find(|(of, _)| of == name)?;
+            Some((rank, value.clone()))
+        };
+        one_value(name, records.iter().enumerate().filter_map(value))?;
     }
     Ok(())
+}
+
+/// That the values of a field, each a rank's, are one.
+fn one_value(field: &str, found: impl Iterator<Item = (usize, String)>) -> Result<(), Mismatch> {
+    let mut values: Vec<(String, RankSet)> = Vec::new();
+    for (rank, value) in found {
+        match values.iter_mut().find(|(known, _)| *known == value) {
+            Some((_, ranks)) => ranks.insert(rank),
+            None => values.push((value, RankSet::one(rank))),
+        }
+    }
+    if values.len() <= 1 {
+        return Ok(());
+    }
+    // Stable, so ties keep the order of ranks: the same on every rank.
+    values.sort_by_key(|(_, ranks)| core::cmp::Reverse(ranks.len()));
+    Err(Mismatch { field: field.to_owned(), values })
 }
 
 /// How many streams a process's work on a CUDA device is spread over: that of more ranks may queue
@@ -288,6 +316,12 @@ fn connections() -> u32 {
     const DEFAULT: u32 = 8;
     let given = std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok();
     given.and_then(|text| text.trim().parse().ok()).map_or(DEFAULT, |n: u32| n.clamp(1, 32))
+}
+
+fn versions(device: &Device) -> Vec<(String, String)> {
+    let library = Some(("symmem".to_owned(), env!("CARGO_PKG_VERSION").to_owned()));
+    let driver = device.driver_version().map(|v| (format!("{} driver", device.kind().name()), v));
+    library.into_iter().chain(driver).collect()
 }
 
 pub(crate) fn host_name() -> String {
@@ -300,8 +334,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn ranks_of_builds_with_other_built_in_figures_are_told_when_they_make_a_group() {
+    /// A rank's record, after its journey, with these stamps.
+    fn record(stamps: &[(&str, &str)]) -> Record {
         let about = About {
             step: Step::CreateGroup,
             run: "run",
@@ -312,17 +346,66 @@ mod tests {
             view: None,
             segment: None,
         };
-        let record = Record::new(&about, &Options::default(), &Device::host());
-        let record = Record::decode(&record.encode()).unwrap();
-        let mut other = record.clone();
-        other.equal.multicast = true;
-        assert_eq!(compare(&[record.clone(), other]).unwrap_err().field, "multicast");
-        let mut other = record.clone();
-        other.equal.built_in ^= 1;
-        assert_eq!(compare(&[record.clone(), record.clone()]), Ok(()));
-        let told = compare(&[record.clone(), other, record]).unwrap_err();
-        assert_eq!(told.field, "the built-in choice table");
-        assert_eq!(told.values[0].0, format!("{BUILT_IN_CHOICES:016x}"));
+        let mut record = Record::new(&about, &Options::default(), &Device::host());
+        record.equal.stamps =
+            stamps.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Record::decode(&record.encode()).unwrap()
+    }
+
+    #[test]
+    fn ranks_with_other_stamps_are_told_which() {
+        let old = record(&[("kernels", "old"), ("tables", "1")]);
+        let new = record(&[("kernels", "new"), ("tables", "2")]);
+        assert_eq!(compare(&[old.clone(), old.clone()]), Ok(()));
+        let told = compare(&[old.clone(), new, old]).unwrap_err();
+        assert_eq!(
+            told.to_string(),
+            "ranks disagree about kernels: old on ranks 0, 2, new on rank 1"
+        );
         assert_eq!(told.ranks(), RankSet::one(1));
+    }
+
+    #[test]
+    fn ranks_that_want_multicast_and_ranks_that_do_not_are_told() {
+        let without = record(&[]);
+        let mut with = without.clone();
+        with.equal.multicast = true;
+        assert_eq!(compare(&[without, with]).unwrap_err().field, "multicast");
+    }
+
+    #[test]
+    fn ranks_without_a_stamp_disagree_with_nobody() {
+        let (none, both) = (record(&[]), record(&[("kernels", "a"), ("tables", "b")]));
+        let first = record(&[("kernels", "a")]);
+        let second = record(&[("tables", "b")]);
+        let other = record(&[("tables", "c")]);
+        assert_eq!(compare(&[none.clone(), both, first, second.clone()]), Ok(()));
+        let told = compare(&[none, other, second]).unwrap_err();
+        assert_eq!(told.to_string(), "ranks disagree about tables: c on rank 1, b on rank 2");
+    }
+
+    #[test]
+    fn memory_leaves_by_descriptors_if_it_can() {
+        let rank = |descriptors, fabric| {
+            let Record { reported, .. } = record(&[]);
+            Reported { descriptors, fabric, ..reported }
+        };
+        let (neither, fd, fabric, both) =
+            (rank(false, false), rank(true, false), rank(false, true), rank(true, true));
+        for (from, to, works) in [
+            (&fd, &fd, true),
+            (&both, &fd, true),
+            (&both, &both, true),
+            (&fabric, &fabric, true),
+            (&fabric, &both, true),
+            // By a descriptor.
+            (&both, &fabric, false),
+            (&fabric, &fd, false),
+            (&fd, &fabric, false),
+            (&neither, &both, false),
+            (&both, &neither, false),
+        ] {
+            assert_eq!(to.imports_from(from), works, "{from:?} to {to:?}");
+        }
     }
 }

@@ -1,7 +1,12 @@
 //! The kernels of signals and barriers, as sources and loaded.
 
-use symmem_hal::kernels::{KernelSource, KernelUnits, SYMMEM_CUH, Unit};
+use std::sync::LazyLock;
+
+use linkme::distributed_slice;
+use symmem_hal::kernels::{KernelSource, KernelUnits, SYMMEM_CUH, Unit, source_hash};
+use symmem_hal::types::BackendKind;
 use symmem_hal::{Device, Function, LoadError};
+use symmem_mem::stamps::{STAMPS, Stamp};
 
 use super::args::{SymmemPut, SymmemSignal};
 
@@ -21,6 +26,14 @@ pub static UNITS: KernelUnits = KernelUnits {
     name: "sync",
     headers: &[SYMMEM_SYNC_CUH],
     each: |visit| visit(&Unit { source: &SIGNALS, defines: &[] }),
+};
+
+static HASH: LazyLock<String> = LazyLock::new(|| source_hash(&[&SIGNALS]));
+
+#[distributed_slice(STAMPS)]
+static STAMP: Stamp = Stamp {
+    name: "the kernels of symmem-sync",
+    value: |backend| (backend == BackendKind::Cuda).then(|| HASH.clone()),
 };
 
 /// The kernels, loaded on one device.

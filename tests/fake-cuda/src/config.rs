@@ -22,6 +22,7 @@ pub(crate) struct Config {
     pub apart: Vec<(u32, u32)>,
     pub virtual_memory: bool,
     pub pools: bool,
+    pub descriptors: bool,
     pub fabric: Fabric,
     pub multicast: bool,
     pub memory_operations: bool,
@@ -65,6 +66,7 @@ pub(crate) static CONFIG: LazyLock<Config> = LazyLock::new(|| {
         apart: read("P2P").unwrap_or_default().split(';').filter_map(pair).collect(),
         virtual_memory: flag("VMM", true),
         pools: flag("POOLS", true),
+        descriptors: flag("DESCRIPTORS", true),
         fabric: match read("FABRIC").as_deref() {
             Some("1") => Fabric::Present,
             Some("denied") => Fabric::Denied,

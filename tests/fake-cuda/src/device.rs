@@ -117,9 +117,11 @@ fn attribute(attribute: Attribute, device: usize) -> c_int {
         Attribute::CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT => 4,
         Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => small(physical(device) as usize + 1),
         Attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID => 0,
-        Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
-        | Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED => {
+        Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => {
             flag(CONFIG.virtual_memory)
+        }
+        Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED => {
+            flag(CONFIG.virtual_memory && CONFIG.descriptors)
         }
         Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED => {
             flag(CONFIG.virtual_memory && CONFIG.fabric != Fabric::Absent)

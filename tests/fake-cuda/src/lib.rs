@@ -18,6 +18,7 @@
 //! | `SYMMEM_FAKE_CUDA_P2P` | pairs of devices without peer access, `0-1:no;1-2:no` | none |
 //! | `SYMMEM_FAKE_CUDA_VMM` | `0`: no virtual memory management | 1 |
 //! | `SYMMEM_FAKE_CUDA_POOLS` | `0`: no stream-ordered allocation | 1 |
+//! | `SYMMEM_FAKE_CUDA_DESCRIPTORS` | `0`: no memory that leaves by descriptors | 1 |
 //! | `SYMMEM_FAKE_CUDA_FABRIC` | `1`: fabric handles; `denied`: announced, but not permitted | 0 |
 //! | `SYMMEM_FAKE_CUDA_MULTICAST` | `1`: multicast | 0 |
 //! | `SYMMEM_FAKE_CUDA_MEM_OPS` | `0`: no stream memory operations | 1 |

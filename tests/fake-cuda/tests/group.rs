@@ -8,6 +8,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use rig::{Control, isolated};
+use symmem_hal::kernels::{BundleWriter, register_bundle};
 use symmem_hal::types::Bytes;
 use symmem_hal::{Device, Wait};
 use symmem_mem::launch::Threads;
@@ -79,6 +80,26 @@ fn ranks_reach_each_others_memory_through_their_own_device() {
         };
         ranks(body).unwrap();
         wait_for_the_same(control, &before);
+    });
+}
+
+#[test]
+fn every_rank_knows_what_the_others_run() {
+    isolated(&[], |_| {
+        let run = |kernels: &str| {
+            let all = ranks(|group| group.member_software()).unwrap();
+            let software = [
+                ("symmem", env!("CARGO_PKG_VERSION")),
+                ("cuda driver", "13.0"),
+                ("kernels", kernels),
+            ];
+            let software = software.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            assert_eq!(all, vec![vec![software.to_vec(); RANKS]; RANKS]);
+        };
+        register_bundle(BundleWriter::default().finish()).unwrap();
+        run("1 bundle");
+        register_bundle(BundleWriter::default().finish()).unwrap();
+        run("2 bundles");
     });
 }
 

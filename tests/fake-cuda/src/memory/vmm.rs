@@ -31,7 +31,8 @@ fn granular(value: u64) -> Outcome<u64> {
 pub(crate) fn exportable(types: u32) -> Outcome<u32> {
     let posix = HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
     let fabric = HandleType::CU_MEM_HANDLE_TYPE_FABRIC.0;
-    if types & !(posix | fabric) != 0 {
+    let absent = types & posix != 0 && !CONFIG.descriptors;
+    if types & !(posix | fabric) != 0 || absent {
         return Err(Code::CUDA_ERROR_NOT_SUPPORTED);
     }
     match CONFIG.fabric {

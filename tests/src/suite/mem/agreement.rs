@@ -1,9 +1,12 @@
 //! What must be equal on every rank: one rank differs, and every rank says the same of it.
 
+use std::cell::Cell;
 use std::time::Duration;
 
-use symmem_hal::types::{Bytes, DType, Layout, RankSet};
+use linkme::distributed_slice;
+use symmem_hal::types::{BackendKind, Bytes, DType, Layout, RankSet};
 use symmem_hal::{Fault as _, Kind};
+use symmem_mem::stamps::{STAMPS, Stamp};
 use symmem_mem::{
     Allocation, Choices, Completion, Determinism, Mismatch, Options, RendezvousError,
     SubgroupError, View,
@@ -25,6 +28,8 @@ pub(super) const TESTS: &[Test] = &[
     test!(options_differ).at_least(2),
     test!(sections_differ).at_least(2),
     test!(sections_agree),
+    test!(builds_differ).at_least(2),
+    test!(layers_are_stamped),
 ];
 
 /// What the last rank has, or what all others have.
@@ -198,5 +203,67 @@ fn sections_agree(context: &Context) -> Verdict {
     let sections = vec![section("tables", "mine"), section("kernels", "0123")];
     let options = Options { sections: sections.clone(), ..options(context.size()) };
     check_eq!(context.group_with(&options)?.options().sections, sections);
+    Ok(())
+}
+
+thread_local! {
+    static BUILD: Cell<Option<&'static str>> = const { Cell::new(None) };
+}
+
+/// Of a layer of which each rank has the build that it says.
+#[distributed_slice(STAMPS)]
+static STAMP: Stamp = Stamp { name: "the suite", value: |_| BUILD.get().map(str::to_owned) };
+
+/// What a rank does that has this build of the layer, or does not have it.
+fn built<T>(build: Option<&'static str>, act: impl FnOnce() -> T) -> T {
+    BUILD.set(build);
+    let done = act();
+    BUILD.set(None);
+    done
+}
+
+fn builds_differ(context: &Context) -> Verdict {
+    let (world, options) = (context.world()?, options(context.size()));
+    let build = odd(context, "new", "old");
+    let expected = expected(context, "the suite", "new", "old");
+    let create = || world.subgroup(world.ranks()).options(options.clone()).create(&world.wait());
+    context.step("when a group is made");
+    let made = built(Some(build), create);
+    let error =
+        check_err!(made, SubgroupError::Rendezvous { cause: RendezvousError::Mismatch(_), .. });
+    check!(error.to_string().ends_with(&expected.to_string()), "{error}, not {expected}");
+    check_eq!(error.ranks(), expected.ranks());
+    context.step("without the layer on a rank");
+    let group = built(odd(context, None, Some("old")), create)?;
+    context.step("at a rendezvous");
+    let view = bytes_view(context, 10)?;
+    let found = built(Some(build), || group.rendezvous(&view, &group.wait()));
+    let error = check_err!(found, RendezvousError::Mismatch(_));
+    check_eq!(error.to_string(), expected.to_string());
+    group.rendezvous(&view, &group.wait())?;
+    Ok(())
+}
+
+/// Whatever is above this layer has reached the record by way of the linker.
+fn layers_are_stamped(_: &Context) -> Verdict {
+    let on = |backend| {
+        let stamped = |stamp: &&Stamp| (stamp.value)(backend).is_some();
+        let mut names: Vec<_> = STAMPS.iter().filter(stamped).map(|stamp| stamp.name).collect();
+        names.sort_unstable();
+        names
+    };
+    let choices: &[&str] =
+        if cfg!(feature = "collectives") { &["the built-in choice table"] } else { &[] };
+    let kernels: &[&str] = match () {
+        () if !cfg!(feature = "cuda") => &[],
+        () if cfg!(feature = "collectives") => {
+            &["the kernels of symmem-collectives", "the kernels of symmem-sync"]
+        }
+        () if cfg!(feature = "sync") => &["the kernels of symmem-sync"],
+        () => &[],
+    };
+    check_eq!(on(BackendKind::Host), choices);
+    check_eq!(on(BackendKind::Stub), choices);
+    check_eq!(on(BackendKind::Cuda), [choices, kernels].concat());
     Ok(())
 }
