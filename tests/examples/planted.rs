@@ -6,8 +6,19 @@
 use std::cell::UnsafeCell;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use symmem_mem::{Tensor, launch};
+
+/// Returns once two threads are here, in no order that a sanitizer knows of: one that is late could
+/// else have been ordered after the other's end, and there would be no race.
+fn meet() {
+    static HERE: AtomicU32 = AtomicU32::new(0);
+    HERE.fetch_add(1, Ordering::Relaxed);
+    while HERE.load(Ordering::Relaxed) < 2 {
+        std::thread::yield_now();
+    }
+}
 
 /// A word that threads share without a word about order.
 struct Shared(UnsafeCell<u64>);
@@ -17,6 +28,7 @@ unsafe impl Sync for Shared {}
 
 impl Shared {
     fn bump(&self) {
+        meet();
         // SAFETY: none is claimed: another thread does the same at the same time.
         unsafe { *self.0.get() += 1 };
     }
@@ -55,6 +67,7 @@ fn race_of_ranks() {
         let tensor = Tensor::<u64>::zeros(group.device(), &[1]).ok()?;
         let memory = group.rendezvous(&tensor, &group.wait()).ok()?;
         let word = memory.buffer_ptrs()[0].get() as *mut u64;
+        meet();
         // SAFETY: the address is mapped while `memory` lives; that both ranks write is the fault.
         unsafe { word.write(group.rank().index() as u64) };
         Some(())

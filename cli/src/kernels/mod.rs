@@ -33,9 +33,6 @@ pub struct Args {
     /// Also write all of it to a bundle, which programs register
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Only as many units as it takes to have every source and every value of every definition
-    #[arg(long, conflicts_with = "out")]
-    sample: bool,
     /// Compile nothing: write the sources, the public headers and a list of the units
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["arch", "out"])]
     sources: Option<PathBuf>,
@@ -65,10 +62,7 @@ struct Made {
 
 /// Compiles everything, or writes out the sources.
 pub fn kernels(args: &Args) -> Result<ExitCode, KernelsError> {
-    let mut units = units::all();
-    if args.sample {
-        units = units::sample(&units);
-    }
+    let units = units::all();
     if let Some(folder) = &args.sources {
         return export::export(folder, &units).map(|()| ExitCode::SUCCESS);
     }

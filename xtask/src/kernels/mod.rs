@@ -23,9 +23,6 @@ pub struct Arguments {
     /// Compile every unit for NVIDIA and AMD GPUs; what is done if nothing is said.
     #[arg(long)]
     check: bool,
-    /// Of the units to check only a sample, which has every source, type and operator.
-    #[arg(long, conflicts_with = "out")]
-    sample: bool,
     /// Compile the public headers with nvcc.
     #[arg(long)]
     nvcc: bool,
@@ -41,15 +38,14 @@ pub struct Arguments {
 const NVIDIA: [&str; 3] = ["sm_80", "sm_90a", "sm_100"];
 
 pub fn run(arguments: &Arguments, summary: &mut Summary) {
-    let Arguments { check, sample, nvcc, out, arch } = arguments;
-    let command = |words: &[OsString]| command().args(sample.then_some("--sample")).args(words);
+    let Arguments { check, nvcc, out, arch } = arguments;
     let check = *check || (!nvcc && out.is_none());
     let archs = if arch.is_empty() { NVIDIA.map(str::to_owned).to_vec() } else { arch.clone() };
     if check || out.is_some() {
         let name = if out.is_some() { "kernels: bundle" } else { "kernels: NVRTC" };
         let nvrtc = summary.step("kernels: NVRTC is there", python::nvrtc);
         let Some(nvrtc) = nvrtc else { return };
-        let mut compile = command(&["--arch".into(), archs.join(",").into()]);
+        let mut compile = command().args(["--arch".into(), archs.join(",")]);
         if let Some(file) = out {
             compile = compile.args([OsString::from("--out"), file.into()]);
         }
@@ -62,7 +58,7 @@ pub fn run(arguments: &Arguments, summary: &mut Summary) {
         return;
     }
     let sources = target_dir().join("kernels");
-    let export = command(&["--sources".into(), sources.clone().into()]);
+    let export = command().args([OsString::from("--sources"), sources.clone().into()]);
     summary.step("kernels: sources from earlier runs go", || crate::vendor::remove(&sources));
     summary.tier("kernels: sources", &[export]);
     if !sources.is_dir() {
