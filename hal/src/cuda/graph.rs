@@ -11,6 +11,7 @@ use super::Device;
 use super::capture::Recorded;
 use super::context::{Context, Raw};
 use super::driver::cu;
+use super::host_memory;
 use super::queue::Queue;
 use super::stream::of_capture;
 use crate::backend::GraphOps;
@@ -104,6 +105,7 @@ impl Graph {
         let bounds = self.0.recorded.as_ref().and_then(|recorded| recorded.bounds());
         let word =
             bounds.map(|bounds| bounds.enqueue(context, stream, wait)).transpose()?.flatten();
+        let _launching = host_memory::launching();
         // SAFETY: both are alive; what the graph's work uses is kept by the graph, and the graph by
         // who keeps what this returns.
         unsafe { cu!(context, cuGraphLaunch(self.0.exec.0, stream)) }?;

@@ -1,13 +1,15 @@
 //! Memory of the CPU that kernels load from and store to: registered once, before its first use by
 //! any device, and until it ends.
 //!
-//! To end a registration waits, in the driver, for every kernel that runs, and a kernel may wait for
-//! what the caller has yet to do. So it is ended when no stream has work; until then the memory is held.
+//! To end a registration waits, in the driver, for every kernel that runs or is launched meanwhile, on
+//! any device, and a kernel may wait for what the caller has yet to do. So it is ended when no stream
+//! has work, and no kernel is launched before that is done; until then the memory is held. Of streams
+//! that this library was never given nothing is known.
 #![allow(unsafe_code, reason = "calls the driver")]
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use symmem_sys::cuda::bindings::{CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE};
 
 use super::context::{self, Context};
@@ -28,6 +30,16 @@ struct Registered {
     segment: Arc<Segment>,
 }
 
+/// Held by whoever launches a kernel, and alone by whoever ends registrations.
+static LAUNCHES: RwLock<()> = RwLock::new(());
+
+/// Until what this returns is dropped, no registration is ended.
+pub(super) fn launching() -> RwLockReadGuard<'static, ()> {
+    // A launch may wait for room in its stream: nobody who wants to end a registration goes before
+    // others meanwhile.
+    LAUNCHES.read_recursive()
+}
+
 /// Registrations that nobody uses any more.
 static RETIRED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 
@@ -42,7 +54,12 @@ impl Drop for Registration {
 
 /// Ends the registrations that nobody uses any more, if that waits for nothing.
 pub(super) fn end_retired() {
-    if RETIRED.lock().is_empty() || !poller::is_idle() || !context::are_idle() {
+    if RETIRED.lock().is_empty() || !poller::is_idle() {
+        return;
+    }
+    // Never waits for a launch, which can wait for work on its stream.
+    let Some(_alone) = LAUNCHES.try_write() else { return };
+    if !context::are_idle() {
         return;
     }
     let retired = core::mem::take(&mut *RETIRED.lock());

@@ -19,6 +19,7 @@ use symmem_sys::cuda::bindings::{
 
 use super::context::{Context, Raw};
 use super::driver::{Caller as _, cu};
+use super::host_memory;
 use crate::backend::ModuleOps;
 use crate::driver::DriverError;
 use crate::kernels::{self, Unit};
@@ -258,6 +259,7 @@ impl Function {
             attrs: attributes.as_mut_ptr(),
             numAttrs: count as u32,
         };
+        let _launching = host_memory::launching();
         // The driver copies the one parameter, a struct of the size it was compiled with.
         let mut parameters = [args.as_ptr().cast_mut().cast()];
         // SAFETY: function, stream and context belong together and are alive; the parameter is the

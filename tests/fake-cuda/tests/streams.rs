@@ -171,6 +171,35 @@ fn memory_of_the_cpu_is_given_back_when_no_work_runs() {
 }
 
 #[test]
+fn nothing_is_launched_while_memory_of_the_cpu_is_given_back() {
+    isolated(&[], |control| {
+        let device = cuda();
+        let (memory, stream) = (device.allocate(SIZE).unwrap(), worker(&device));
+        let (keep, _) = object();
+        stream.begin_capture().unwrap();
+        fill(&stream, at(&memory, 0), 3, &keep);
+        let graph = stream.end_capture().unwrap();
+        let over = AtomicU32::new(0);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                for _ in 0..1000 {
+                    graph.launch(&stream, &LATE).unwrap();
+                    stream.synchronize(&LATE).unwrap();
+                }
+                over.store(1, Ordering::Release);
+            });
+            while over.load(Ordering::Acquire) == 0 {
+                let host = Device::host().allocate(SIZE).unwrap();
+                device.map_host(&host).unwrap();
+            }
+        });
+        let ended = control.count("cuMemHostUnregister");
+        assert!(ended > 10, "{ended} were given back between launches");
+        assert_eq!(control.count("a launch during cuMemHostUnregister"), 0);
+    });
+}
+
+#[test]
 fn what_work_uses_lives_as_long_as_the_work() {
     isolated(&[], |control| {
         let device = cuda();

@@ -2,6 +2,7 @@
 
 use core::ffi::{c_uint, c_void};
 use std::ptr;
+use std::time::Duration;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use symmem_sys::cuda::bindings::{
@@ -11,9 +12,9 @@ use symmem_sys::cuda::bindings::{
 };
 
 use super::space::{self, Backing};
-use crate::context;
 use crate::entry::{export, put};
 use crate::stream::{self, capture};
+use crate::{context, counts};
 
 export! {
     fn cuMemHostAlloc(address: *mut *mut c_void, bytesize: usize, flags: c_uint) {
@@ -73,7 +74,14 @@ export! {
     fn cuMemHostUnregister(address: *mut c_void) {
         context::current()?;
         capture::unsafe_call()?;
+        // The driver waits for what is launched meanwhile, too: that is counted, since it may never end.
+        let launches = || counts::of("cuLaunchKernelEx") + counts::of("cuGraphLaunch");
+        let before = launches();
         stream::finish_all()?;
+        std::thread::sleep(Duration::from_micros(100));
+        if launches() != before {
+            counts::add("a launch during cuMemHostUnregister");
+        }
         let base = address.addr() as u64;
         let mut space = space::write();
         let registered =

@@ -1,7 +1,7 @@
 //! Collectives in graphs.
 
 use symmem_collectives::{Algorithm, Collectives as _};
-use symmem_hal::types::ReduceOp;
+use symmem_hal::types::{DType, ReduceOp};
 use symmem_hal::{Stream, StreamMode};
 use symmem_mem::{Tensor, View};
 use symmem_sync::Lanes as _;
@@ -45,6 +45,7 @@ fn a_graph_of_several_collectives_with_new_data(context: &Context) -> Verdict {
         let symmetric = Tensor::<u64>::zeros(device, &[COUNT as u64])?;
         group.rendezvous(&symmetric, &group.wait())?;
         group.lane()?.prepare()?;
+        group.prepare(&[(DType::U64, ReduceOp::Sum)])?;
         stream.begin_capture()?;
         group.all_gather(&x).into(&all).on(&stream)?;
         for algorithm in [Algorithm::OneShot, Algorithm::TwoShot] {
@@ -82,6 +83,7 @@ fn what_a_captured_call_was_given_may_go(context: &Context) -> Verdict {
         let group = context.group()?;
         let result = Tensor::<u64>::zeros(device, &[2, COLUMNS])?;
         group.lane()?.prepare()?;
+        group.prepare(&[(DType::U64, ReduceOp::Sum)])?;
         stream.begin_capture()?;
         {
             let input = Tensor::<u64>::zeros(device, &[rows, COLUMNS])?;

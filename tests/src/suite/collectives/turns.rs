@@ -2,7 +2,7 @@
 //! have nothing to give.
 
 use symmem_collectives::{Algorithm, AllReduceError, Collectives as _};
-use symmem_hal::types::{Rank, ReduceOp};
+use symmem_hal::types::{DType, Rank, ReduceOp};
 use symmem_hal::{Fault as _, Graph, Stream, StreamMode};
 use symmem_mem::{Failure, Group, SymmetricMemory, Tensor, View};
 use symmem_sync::{Channel, Lanes as _, Puts as _, Signals as _};
@@ -86,6 +86,7 @@ fn two_symmetric_memories_in_turn(context: &Context) -> Verdict {
 /// In place, on the first elements of a tensor.
 fn capture(group: &Group, stream: &Stream, tensor: &Tensor<u32>) -> Result<Graph, TestError> {
     group.lane()?.prepare()?;
+    group.prepare(&[(DType::U32, ReduceOp::Sum), (DType::U32, ReduceOp::Max)])?;
     stream.begin_capture()?;
     group.all_reduce(tensor).algorithm(Algorithm::OneShot).on(stream)?;
     group.all_reduce(tensor).op(ReduceOp::Max).algorithm(Algorithm::TwoShot).on(stream)?;
