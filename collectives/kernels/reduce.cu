@@ -134,95 +134,129 @@ template <u32 W> SYMMEM_FN void reduce_packets(const Plan& p) {
   exit(lane, step, ok, packets_used(p, p.receives ? ALL : NONE));
 }
 
-// ---------------------------------------------------------------------------- dense packets
+// ------------------------------------------------------------------------------------- lines
 
-#ifdef SYMMEM_HAS_WHOLE_VECTORS
+#ifdef SYMMEM_HAS_LINES
 
-// Packets of 12 bytes beside 4 of the epoch, where 16 bytes arrive whole: a third less on the link than
-// packets of two halves that each prove themselves. A thread moves three vectors in four packets; the last
-// carries the fourth words. Vectors and packets of a warp follow each other.
-struct Dense {
-  Vector v[3];
+// Lines of 128 bytes that arrive whole, 124 bytes of payload beside 4 of the epoch: half as much on the link
+// as packets whose words each prove themselves, and no fence. A warp moves 124 vectors in 16 lines: of each
+// eight threads, seven one in every of their four lines, and the last one three, whose fourth words are in
+// its fourth line.
+struct Lines {
+  Vector v[4];
 
-  // Where the first of the vectors of unit `u` is, and the first of its packets.
-  static SYMMEM_FN u64 vector(u64 u) { return u / 32 * 96 + u % 32; }
-  static SYMMEM_FN u64 packet(u64 u) { return u / 32 * 128 + u % 32; }
+  static constexpr u32 VECTORS = 124, BYTES = 16 * 128;
 
-  // The vectors from `first` on, of which those below `count` exist.
-  SYMMEM_FN void load(u64 from, u64 first, u64 count) {
+  static SYMMEM_FN u32 me() { return thread_index() % 32; }
+  static SYMMEM_FN bool is_last() { return me() % 8 == 7; }
+  // This thread's vectors of the 124 of warp `u`: the first, and how far apart they are.
+  static SYMMEM_FN u64 first(u64 u) { return u * VECTORS + (is_last() ? 112 + me() / 8 * 3 : me() / 8 * 7 + me() % 8); }
+  static SYMMEM_FN u32 apart() { return is_last() ? 1 : 28; }
+
+  // Of `count` vectors at an address, those of warp `u` that exist.
+  SYMMEM_FN void load(u64 from, u64 u, u64 count) {
 #pragma unroll
-    for (u32 k = 0; k < 3; k++) v[k] = first + 32 * k < count ? load_vector(pointer<void>(from + (first + 32 * k) * 16)) : Vector{};
+    for (u32 k = 0; k < 4; k++) {
+      const u64 at = first(u) + k * apart();
+      v[k] = at < count && !(k == 3 && is_last()) ? load_vector(pointer<void>(from + at * 16)) : Vector{};
+    }
   }
-  SYMMEM_FN void store(u64 to, u64 first, u64 count) const {
+  SYMMEM_FN void store(u64 to, u64 u, u64 count) const {
 #pragma unroll
-    for (u32 k = 0; k < 3; k++)
-      if (first + 32 * k < count) store_vector(pointer<void>(to + (first + 32 * k) * 16), v[k]);
+    for (u32 k = 0; k < 4; k++) {
+      const u64 at = first(u) + k * apart();
+      if (at < count && !(k == 3 && is_last())) store_vector(pointer<void>(to + at * 16), v[k]);
+    }
   }
-  SYMMEM_FN void put(u64 slot, u32 epoch) const {
+  // By all threads of the warp at once.
+  SYMMEM_FN void put(u64 lines, u64 u, u32 epoch) const {
+    const u64 to = lines + u * BYTES + me() * 16;
+    warp_sync();
 #pragma unroll
-    for (u32 k = 0; k < 3; k++) store_whole(pointer<void>(slot + 512 * k), Vector{{v[k].w[0], v[k].w[1], v[k].w[2], epoch}});
-    store_whole(pointer<void>(slot + 512 * 3), Vector{{v[0].w[3], v[1].w[3], v[2].w[3], epoch}});
+    for (u32 k = 0; k < 4; k++) {
+      const Vector odd = k < 3 ? Vector{{v[k].w[0], v[k].w[1], v[k].w[2], epoch}} : Vector{{v[0].w[3], v[1].w[3], v[2].w[3], epoch}};
+      store_line(pointer<void>(to + k * 512), is_last() ? odd : v[k]);
+    }
   }
-  SYMMEM_FN bool poll(u64 slot, u32 epoch) {
+  SYMMEM_FN bool poll(u64 lines, u64 u, u32 epoch) {
+    const u64 from = lines + u * BYTES + me() * 16;
     Vector p[4];
 #pragma unroll
-    for (u32 k = 0; k < 4; k++) p[k] = load_whole(pointer<void>(slot + 512 * k));
+    for (u32 k = 0; k < 4; k++) p[k] = load_line(pointer<void>(from + k * 512));
+    const u32 differs = (p[0].w[3] ^ epoch) | (p[1].w[3] ^ epoch) | (p[2].w[3] ^ epoch) | (p[3].w[3] ^ epoch);
 #pragma unroll
-    for (u32 k = 0; k < 3; k++) v[k] = Vector{{p[k].w[0], p[k].w[1], p[k].w[2], p[3].w[k]}};
-    return ((p[0].w[3] ^ epoch) | (p[1].w[3] ^ epoch) | (p[2].w[3] ^ epoch) | (p[3].w[3] ^ epoch)) == 0;
+    for (u32 k = 0; k < 4; k++) v[k] = k < 3 && is_last() ? Vector{{p[k].w[0], p[k].w[1], p[k].w[2], p[3].w[k]}} : p[k];
+    return warp_all(!is_last() || differs == 0);
   }
 };
 
-// As reduce_packets, for whole vectors at addresses of theirs.
-template <u32 W> SYMMEM_FN void reduce_dense(const Plan& p) {
+// The vectors of warp `u` of all ranks, folded into `own`. False if a wait ended without them.
+template <u32 W> SYMMEM_FN bool fold_lines(const Plan& p, const Step& step, Gate& gate, u64 u, Lines& own) {
+  const Lane& lane = p.lane;
+  auto take = [&](u32 r, Lines& theirs) {
+    const u64 lines = lines_from(lane, step.parity, r);
+    return await_together(lane, step.epoch, gate, r, [&] { return theirs.poll(lines, u, step.epoch); });
+  };
+  if constexpr (W == 2) {
+    // One vector at a time, of one peer.
+    Lines all[2];
+#pragma unroll
+    for (u32 r = 0; r < W; r++)
+      if (r != lane.rank && !take(r, all[r])) return false;
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) {
+      Reduction fold;
+#pragma unroll
+      for (u32 r = 0; r < W; r++) {
+        const Vector theirs = r == lane.rank ? own.v[k] : all[r].v[k];
+        if (r == 0) fold.first(theirs);
+        else fold.next(theirs, p.op);
+      }
+      own.v[k] = fold.result(W, p.op);
+    }
+  } else {
+    Reduction fold[4];
+#pragma unroll 1
+    for (u32 r = 0; r < lane.world; r++) {
+      Lines theirs = own;
+      if (r != lane.rank && !take(r, theirs)) return false;
+#pragma unroll
+      for (u32 k = 0; k < 4; k++) {
+        if (r == 0) fold[k].first(theirs.v[k]);
+        else fold[k].next(theirs.v[k], p.op);
+      }
+    }
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) own.v[k] = fold[k].result(lane.world, p.op);
+  }
+  return true;
+}
+
+// As reduce_packets, of an all-reduce, for whole vectors at addresses of theirs.
+template <u32 W> SYMMEM_FN void reduce_lines(const Plan& p) {
   const Lane& lane = p.lane;
   if (!begin(lane)) return;
-  const u64 count = p.bytes / 16, units = (count + 95) / 96 * 32, stride = (u64)grid_size() * workers();
-  const u64 first = (u64)block_index() * workers() + thread_index();
-  const u64 own = p.input + p.in.step * lane.rank;
-  Dense ahead = {};
-  if (is_worker() && first < units) ahead.load(own, Dense::vector(first), count);
+  const u64 count = p.bytes / 16, units = (count + Lines::VECTORS - 1) / Lines::VECTORS;
+  const u64 warps = workers() / 32, stride = grid_size() * warps, first = block_index() * warps + thread_index() / 32;
+  Lines mine = {};
+  if (is_worker() && first < units) mine.load(p.input, first, count);
   Step step;
   if (!enter(lane, step)) return;
   bool ok = await_clear(lane, step);
   if (is_worker() && ok) {
-    for_peers<W>(lane, [&](u32 r) {
-      const u64 slots = packets_to<W>(lane, step.parity, r);
-      const u64 from = p.input + p.in.step * r;
-      Dense d = ahead;
-      if (p.in.step != 0 && first < units) d.load(from, Dense::vector(first), count);
-#pragma unroll 1
-      for (u64 u = first; u < units; u += stride) {
-        // The next is on its way while this one goes.
-        Dense next = {};
-        if (u + stride < units) next.load(from, Dense::vector(u + stride), count);
-        d.put(slots + Dense::packet(u) * 16, step.epoch);
-        d = next;
-      }
-    });
     Gate gate;
+    // What goes now is folded a turn later: the link is never without work, and what comes has had the time.
+    Lines before = {};
 #pragma unroll 1
-    for (u64 u = first; ok && u < units; u += stride) {
-      Dense next = {};
-      if (u + stride < units) next.load(own, Dense::vector(u + stride), count);
-      Reduction fold[3];
-#pragma unroll
-      for (u32 r = 0; r < (W ? W : 0x7fffffff); r++) {
-        if (r >= lane.world) break;
-        Dense theirs = ahead;
-        const u64 slot = packets_from(lane, step.parity, r) + Dense::packet(u) * 16;
-        if (r != lane.rank) ok = ok && await(lane, step.epoch, gate, r, [&] { return theirs.poll(slot, step.epoch); });
-#pragma unroll
-        for (u32 k = 0; k < 3; k++) {
-          if (r == 0) fold[k].first(theirs.v[k]);
-          else fold[k].next(theirs.v[k], p.op);
-        }
+    for (u64 u = first; ok && u < units + stride; u += stride) {
+      const Lines now = mine;
+      if (u + stride < units) mine.load(p.input, u + stride, count);
+      if (u < units) for_peers<W>(lane, [&](u32 r) { now.put(lines_to<W>(lane, step.parity, r), u, step.epoch); });
+      if (u >= first + stride) {
+        ok = fold_lines<W>(p, step, gate, u - stride, before);
+        if (ok) before.store(p.output, u - stride, count);
       }
-      Dense result;
-#pragma unroll
-      for (u32 k = 0; k < 3; k++) result.v[k] = fold[k].result(lane.world, p.op);
-      if (ok) result.store(p.output, Dense::vector(u), count);
-      ahead = next;
+      before = now;
     }
   } else if (ok) {
     Headers headers;
@@ -231,7 +265,7 @@ template <u32 W> SYMMEM_FN void reduce_dense(const Plan& p) {
   }
   ok = complete(p, step, ok);
   const bool together = p.group_completion;
-  exit(lane, step, ok, Used{ALL, (u32)(units * 4), false, together, together});
+  exit(lane, step, ok, Used{ALL, 0, false, together, together, NONE, 0, (u32)(units * 16)});
 }
 
 #endif
@@ -376,15 +410,14 @@ SYMMEM_FN void fold_chunk(const Plan& p, u64 part, const Chunk& chunk, u32 parit
 //
 // Round j of a block pushes its chunk j and folds its chunk j - ahead. A raised flag j + 1 says that
 // chunk j is there, and that the chunk which the round before folded has been read. A ring of
-// 2 * ahead + 2 slots is therefore never written before it was read; in a two-shot, where the flag comes
-// after the round's fold, one of 2 * ahead + 1.
+// 2 * ahead + 2 slots is therefore never written before it was read.
 //
 // Where one rank reduces, the others only push; its flags tell them which slots of its ring are free.
 //
 // In a two-shot every rank does so with a slice, and stores its results into all ranks' outputs, which
-// are symmetric memory; its flag also says that the round's results are there. In place, a chunk of a
-// peer's output is replaced only after that peer's flag has said that it was pushed; and none is before
-// that peer is known to be in the same call.
+// are symmetric memory; one more flag says that all results are there. In place, a chunk of a peer's
+// output is replaced only after that peer's flag has said that it was pushed; and none is before that
+// peer is known to be in the same call.
 template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
   const Lane& lane = p.lane;
   if (!begin(lane)) return;
@@ -430,39 +463,37 @@ template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
       });
       pushed.advance(p);
     }
-    if (!TWO_SHOT && j < count) {
-      block_sync();
-      if (!is_worker()) raise_flags(lane, step, j + 1, [&](u32 r) { return p.receives || feeds(p, r); });
+    const bool folds = j >= p.ahead && p.receives;
+    const u32 c = j - p.ahead;
+    if (folds && !is_worker()) {
+      if (c == 0) ok = headers.compare(lane, step, [&](u32 r) { return poll_flag(lane, step, r, 1); });
+      else ok = await_flags(lane, step, gate, c + 1);
     }
-    if (j >= p.ahead && p.receives) {
-      u32 c = j - p.ahead;
-      if (!is_worker()) {
-        if (c == 0) ok = headers.compare(lane, step, [&](u32 r) { return poll_flag(lane, step, r, 1); });
-        else ok = await_flags(lane, step, gate, c + 1);
-      }
-      if (block_any(!ok)) {
-        ok = false;
-        break;
-      }
-      if (is_worker()) {
-        fold_chunk<W, TWO_SHOT>(p, p.input + p.in.step * lane.rank, chunk(lane.rank, c), step.parity, folded.at);
-        folded.advance(p);
-      }
+    if (block_any(!ok)) {
+      ok = false;
+      break;
     }
-    if (TWO_SHOT) {
-      block_sync();
-      if (!is_worker()) raise_flags(lane, step, j + 1);
+    // Beside each other: the fence before the flags takes as long as a chunk's fold.
+    if (!is_worker()) {
+      if (j < count) raise_flags(lane, step, j + 1, [&](u32 r) { return p.receives || feeds(p, r); });
+    } else if (folds) {
+      fold_chunk<W, TWO_SHOT>(p, p.input + p.in.step * lane.rank, chunk(lane.rank, c), step.parity, folded.at);
+      folded.advance(p);
     }
   }
+  if (TWO_SHOT) block_sync();
   if (!is_worker() && ok) {
     // A block without a chunk has compared nothing yet, nor has a rank that reduces nothing.
-    if (count == 0 || !p.receives) ok = compare(p, headers, step, [](u32) { return true; });
-    // All results are here once every rank's last round is over.
-    else if (TWO_SHOT) ok = await_flags(lane, step, gate, rounds);
+    if (count == 0 || !p.receives) {
+      ok = compare(p, headers, step, [](u32) { return true; });
+    } else if (TWO_SHOT) {
+      raise_flags(lane, step, count + 1);
+      ok = await_flags(lane, step, gate, count + 1);
+    }
   }
   ok = complete(p, step, ok);
   // The one that reduces tells the others which slots are free.
-  const bool together = p.group_completion, raised = TWO_SHOT || p.rounds != 0;
+  const bool together = p.group_completion, raised = p.rounds != 0;
   exit(lane, step, ok, Used{p.receives ? ALL : NONE, 0, raised, together, together, raised && !p.receives ? p.root : NONE});
 }
 
@@ -595,11 +626,11 @@ SYMMEM_KERNELS(0)
 SYMMEM_KERNELS(2)
 SYMMEM_KERNELS(4)
 SYMMEM_KERNELS(8)
-#ifdef SYMMEM_HAS_WHOLE_VECTORS
-SYMMEM_KERNEL(reduce_dense_0, reduce_dense<0>)
-SYMMEM_KERNEL(reduce_dense_2, reduce_dense<2>)
-SYMMEM_KERNEL(reduce_dense_4, reduce_dense<4>)
-SYMMEM_KERNEL(reduce_dense_8, reduce_dense<8>)
+#ifdef SYMMEM_HAS_LINES
+SYMMEM_KERNEL(reduce_lines_0, reduce_lines<0>)
+SYMMEM_KERNEL(reduce_lines_2, reduce_lines<2>)
+SYMMEM_KERNEL(reduce_lines_4, reduce_lines<4>)
+SYMMEM_KERNEL(reduce_lines_8, reduce_lines<8>)
 #endif
 #endif
 SYMMEM_KERNEL(reduce_blocks, reduce_blocks)

@@ -83,6 +83,8 @@ SYMMEM_FN u32 grid_size() { return gridDim.x; }
 SYMMEM_FN void block_sync() { __syncthreads(); }
 // The 32 threads of a warp come here before one goes on.
 SYMMEM_FN void warp_sync() { __syncwarp(); }
+// Whether all of them say so. All get the same answer.
+SYMMEM_FN bool warp_all(bool mine) { return __all_sync(~0u, mine); }
 #endif
 
 // Programmatic dependent launch: waits until the kernel before this one in the stream has ended and
@@ -258,6 +260,13 @@ SYMMEM_FN Vector load_whole(const void* at) {
       : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(at) : "memory");
   return v;
 }
+
+// What eight threads of a warp store by one `store_line` at the places of a line, 128 bytes at a multiple of
+// as many, arrives whole, and is seen whole by eight that load it so: over NVLink, and within a device. Not
+// said by the memory model, but by how such stores travel; the suite looks for lines that were torn.
+#define SYMMEM_HAS_LINES 1
+SYMMEM_FN void store_line(void* at, Vector v) { store_whole(at, v); }
+SYMMEM_FN Vector load_line(const void* at) { return load_whole(at); }
 
 // Payload that was acquired, or that only this rank writes.
 SYMMEM_FN Vector load_vector(const void* at) {

@@ -48,6 +48,9 @@ pub struct Capabilities {
     pub virtual_memory: bool,
     /// A stream can store words by itself, without a kernel.
     pub stream_memory_ops: bool,
+    /// What eight threads of a warp store at once, 128 bytes at a multiple of as many, arrives whole on
+    /// every device that this one reaches.
+    pub whole_lines: bool,
 }
 
 /// How much memory a device has of its own.

@@ -122,7 +122,7 @@ template <class Ready> SYMMEM_FN u32 await(const Signal& s, Patience& patience, 
 #else
   for (;;) {
 #pragma unroll 1
-    for (u32 i = 0; i < 1024; i++)
+    for (u32 i = 0; i < MISSES; i++)
       if (ready()) return 0;
     Look found = look(s, patience, writer);
     if (found.why != 0) return found.why;

@@ -37,6 +37,7 @@ struct alignas(16) Lane {
   u64 headers;         // offsets from a lane's beginning
   u64 flags;
   u64 packets;
+  u64 lines;
   u64 staging;
   u64 staging_unit;    // bytes of staging for each (parity, writer)
   u64 signature;       // what every rank's call must equal
@@ -48,10 +49,12 @@ struct alignas(16) Lane {
   u32 rank, world;
   u32 max_blocks;      // epoch records, the bound on every grid
   u32 packet_count;    // packet slots for each (parity, writer)
+  u32 line_count;      // lines for each (parity, writer)
   u32 index;           // of the lane
   u32 operation;       // its code
   u32 checked;         // whether entry sets a busy bit
   u32 patience;        // factor on the bound of a launch of a graph
+  u32 reserved;
 };
 
 // The epoch as one block keeps it; at the beginning of a lane, one for each of max_blocks.
@@ -106,6 +109,13 @@ template <u32 W = 0> SYMMEM_FN u64 packets_to(const Lane& lane, u32 parity, u32 
 }
 SYMMEM_FN u64 packets_from(const Lane& lane, u32 parity, u32 writer) {
   return lane.own + lane.packets + place_of(lane, parity, writer, lane.rank) * lane.packet_count * 16;
+}
+// The same of lines, which are 128 bytes each.
+template <u32 W = 0> SYMMEM_FN u64 lines_to(const Lane& lane, u32 parity, u32 reader) {
+  return lane_of<W>(lane, reader) + lane.lines + place_of(lane, parity, lane.rank, reader) * lane.line_count * 128;
+}
+SYMMEM_FN u64 lines_from(const Lane& lane, u32 parity, u32 writer) {
+  return lane.own + lane.lines + place_of(lane, parity, writer, lane.rank) * lane.line_count * 128;
 }
 // The same of staging.
 template <u32 W = 0> SYMMEM_FN u64 staging_to(const Lane& lane, u32 parity, u32 reader) {
@@ -212,6 +222,9 @@ __device__ __attribute__((noinline)) inline void give_up(const Lane& lane, u32 e
 
 // ------------------------------------------------------------------------------- waiting
 
+// Polls between two looks.
+constexpr u32 MISSES = 1024;
+
 // Decides, look by look, whether a wait goes on. Data first: a cause ends the wait only if two looks
 // find it, with a poll between them that missed.
 struct Gate {
@@ -275,7 +288,7 @@ SYMMEM_FN bool await_of(const Lane& lane, u32 epoch, Gate& gate, Writer writer, 
 #else
   for (;;) {
 #pragma unroll 1
-    for (u32 i = 0; i < 1024; i++)
+    for (u32 i = 0; i < MISSES; i++)
       if (ready()) return true;
     u32 missing = writer();
     Look found = look(lane, gate, missing);
@@ -290,6 +303,34 @@ SYMMEM_FN bool await_of(const Lane& lane, u32 epoch, Gate& gate, Writer writer, 
 template <class Ready> SYMMEM_FN bool await(const Lane& lane, u32 epoch, Gate& gate, u32 writer, Ready ready) {
   return await_of(lane, epoch, gate, [&] { return writer; }, ready);
 }
+
+#ifdef SYMMEM_HAS_LINES
+
+// As `await`, of what the 32 threads of a warp await together: `ready()` is the same for all, and so is the
+// answer.
+template <class Ready> SYMMEM_FN bool await_together(const Lane& lane, u32 epoch, Gate& gate, u32 writer, Ready ready) {
+#ifdef SYMMEM_UNBOUNDED
+  while (!ready()) {
+  }
+  return true;
+#else
+  for (;;) {
+#pragma unroll 1
+    for (u32 i = 0; i < MISSES; i++)
+      if (ready()) return true;
+    bool ended = false;
+    if (thread_index() % 32 == 0) {
+      Look found = look(lane, gate, writer);
+      gate = found.gate;
+      ended = found.ended != 0;
+      if (SYMMEM_UNLIKELY(ended)) give_up(lane, epoch, found.ended, writer);
+    }
+    if (!warp_all(!ended)) return false;
+  }
+#endif
+}
+
+#endif
 
 // ----------------------------------------------------------------------------- operations
 
@@ -537,6 +578,7 @@ struct Used {
   bool heard = false;     // whether this rank has awaited a word of every peer, whoever the writers are
   u32 raisers = NONE;     // ALL, NONE, or the one rank that has raised flags beside the writers
   u32 tail = 0;           // of the 64 slots after `packets`, so many of each half are used as well
+  u32 lines = 0;          // of each, from the first on
 };
 // Zeroes the block's share of what earlier epochs left in this parity's words: of all words that no
 // peer writes in this epoch, since other blocks may still wait for those.
@@ -554,6 +596,8 @@ __device__ __attribute__((noinline)) inline void scrub(const Lane& lane, Step st
         const bool is_used = slot < used.packets || (slot - used.packets < 64 && slot % 32 < used.tail);
         if (!writes || !is_used) store_relaxed(packet + i, 0ull);
       }
+      u64* line = pointer<u64>(lines_from(lane, step.parity, w));
+      for (u64 i = (writes ? 16ull * used.lines : 0) + me; i < 16ull * lane.line_count; i += threads) store_relaxed(line + i, 0ull);
     }
     u64* flag = flag_at(lane, own, step.parity, w, 0);
     for (u64 b = (raises ? grid_size() : 0) + me; b < lane.max_blocks; b += threads) store_relaxed(flag + b, 0ull);

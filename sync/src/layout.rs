@@ -194,6 +194,7 @@ impl Layout {
         Capacities {
             world: self.world(),
             packets: Bytes(u64::from(self.packets) * 8),
+            lines: 0,
             chunk: Bytes(self.staging_unit / 2 / LINE * LINE),
         }
     }
@@ -204,6 +205,7 @@ impl Layout {
 pub struct Capacities {
     pub(crate) world: usize,
     pub(crate) packets: Bytes,
+    pub(crate) lines: u32,
     pub(crate) chunk: Bytes,
 }
 
@@ -218,6 +220,13 @@ impl Capacities {
     #[must_use]
     pub fn packet_capacity(&self) -> Bytes {
         self.packets
+    }
+
+    /// Lines of 128 bytes that arrive whole, from each rank to each reader in one operation: on GPUs
+    /// whose [lines do](symmem_mem::Group::whole_lines), else none.
+    #[must_use]
+    pub fn line_count(&self) -> u32 {
+        self.lines
     }
 
     /// Bytes of staging that each rank has for one chunk of input, a multiple of 128. On a GPU each

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use symmem::hal::shm;
+use symmem::hal::types::BackendKind;
 use symmem::prelude::*;
 use symmem::sys::{LibraryReport, probe};
 
@@ -216,7 +217,7 @@ impl From<Options> for GroupOptions {
     fn from(options: Options) -> Self {
         GroupOptions {
             pad_bytes: options.pad.get(),
-            workspace_bytes_per_lane: options.workspace.get(),
+            workspace_bytes_per_lane: options.on(BackendKind::Host).workspace.get(),
             max_lanes: options.max_lanes,
             max_blocks: options.max_blocks,
             deadline_seconds: options.deadline.as_secs_f64(),

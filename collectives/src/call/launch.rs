@@ -29,13 +29,8 @@ pub(super) fn choose(
     if asked == Algorithm::Auto {
         let (given, backend) = (kept.choices.as_ref(), group.device().kind());
         #[cfg(feature = "cuda")]
-        if backend == BackendKind::Cuda && given.is_none() {
-            let capacity = lane.layout().packet_capacity();
-            if gpu::is_size_for_dense(request, group.size(), capacity)
-                && gpu::is_aligned_everywhere(Reach::compared(group, request))
-            {
-                return Ok(Algorithm::Packet);
-            }
+        if given.is_none() && has_lines(group, lane, request) {
+            return Ok(Algorithm::Packet);
         }
         return Ok(choice::choose(given, operation, backend, lane.layout(), size));
     }
@@ -47,10 +42,20 @@ pub(super) fn choose(
         return Err(CallError::Algorithm { operation, algorithm: asked });
     }
     let (bytes, capacity) = (size.sent, lane.layout().packet_capacity());
+    #[cfg(feature = "cuda")]
+    let capacity = if has_lines(group, lane, request) { bytes.max(capacity) } else { capacity };
     if asked == Algorithm::Packet && bytes > capacity {
         return Err(CallError::TooLargeForPackets { bytes, capacity });
     }
     Ok(asked)
+}
+
+/// Whether packets of a call would be lines, which carry more.
+#[cfg(feature = "cuda")]
+fn has_lines(group: &Group, lane: &Lane<'_>, request: &Request<'_>) -> bool {
+    group.device().kind() == BackendKind::Cuda
+        && gpu::is_size_for_lines(request, lane.layout())
+        && gpu::is_aligned_everywhere(Reach::compared(group, request))
 }
 
 /// That the switch does it.

@@ -8,7 +8,7 @@ use symmem_hal::{Capture, DevicePtr, Function, Grid, KeepAlive, LoadError, Strea
 use symmem_mem::call::{Operation, Signature};
 use symmem_mem::{Completion, Failure, Group};
 use symmem_sync::gpu::SymmemLane;
-use symmem_sync::{Issue, Lane, LaneError, Steps};
+use symmem_sync::{Capacities, Issue, Lane, LaneError, Steps};
 
 use super::multimem::{Addresses, is_open_to, multimem};
 use super::plan::{EVERY_RANK, GpuBlock, GpuPlan};
@@ -31,22 +31,26 @@ pub(crate) fn access(algorithm: Algorithm, request: &Request<'_>) -> Access {
     }
 }
 
-/// What a rank receives in all, in bytes, where packets that hold 12 bytes in 16 are the fastest: less
-/// is over before their longer work pays, and more goes faster without any epoch in it.
+/// What a rank receives in all, in bytes, where lines are the fastest way to have all inputs: less is over
+/// before they pay. More is reduced in slices, for more than two ranks as soon as that moves less in the
+/// time of two more steps.
 ///
-/// Measured on two H200, bf16, 2026-11: 3.67 us against 3.85 at 256 KiB, 4.67 against 5.30 at 512 KiB, 6.65
-/// against 7.47 of pushes at 1 MiB; slower at 128 KiB and at 2 MiB. Of more ranks, by what they receive.
-const DENSE: core::ops::RangeInclusive<u64> = 192 << 10..=1 << 20;
+/// Measured on two H200, bf16, 2026-11, in us by packets, pushes or a two-shot and by lines: 3.2 and 3.6 at 128
+/// KiB, 5.3 and 4.3 at 512 KiB, 7.5 and 5.8 at 1 MiB, 11.0 and 9.3 at 2 MiB, 17.9 and 15.3 at 4 MiB, 29.6 and 27.3
+/// at 8 MiB. Of more ranks, by what they receive.
+fn sizes_for_lines(ranks: usize) -> core::ops::RangeInclusive<u64> {
+    192 << 10..=if ranks <= 2 { 8 << 20 } else { 2 << 20 }
+}
 
-/// Whether an all-reduce is of a size for dense packets, and of what those can carry: whole vectors.
-pub(crate) fn is_size_for_dense(request: &Request<'_>, ranks: usize, capacity: Bytes) -> bool {
-    let bytes = request.geometry.part();
+/// Whether an all-reduce is of a size for lines, and of what those can carry: whole vectors.
+pub(crate) fn is_size_for_lines(request: &Request<'_>, capacities: &Capacities) -> bool {
+    let (bytes, ranks) = (request.geometry.part(), capacities.world());
     let received = bytes.saturating_mul(ranks.saturating_sub(1) as u64);
     request.operation == Operation::AllReduce
-        && DENSE.contains(&received)
+        && sizes_for_lines(ranks).contains(&received)
         && bytes.is_multiple_of(16)
         && request.op.is_some_and(|op| is_common(request.input.dtype(), op))
-        && shape::dense_packets(bytes) * 8 <= capacity.get()
+        && shape::line_count(bytes) <= capacities.line_count().into()
 }
 
 /// Whether input and output lie at multiples of 16 on every rank, as far as the ranks agree on that:
@@ -200,8 +204,8 @@ impl<'a> Launching<'a> {
                 };
                 Way::Kernel(reducing.blocks, shape::blocks(part, chunks, room))
             }
-            Algorithm::Packet => match reducing.dense {
-                Some(dense) if self.is_dense() => Way::Kernel(dense, shape::dense(part, room)),
+            Algorithm::Packet => match reducing.lines {
+                Some(lines) if self.has_lines() => Way::Kernel(lines, shape::lines(part, room)),
                 _ => Way::Kernel(of(reducing.packets), shape::packets(part, room)),
             },
             _ if reaches(Access::Read) => Way::ReducedCopies(moving()?, reducing),
@@ -212,10 +216,8 @@ impl<'a> Launching<'a> {
         })
     }
 
-    fn is_dense(&self) -> bool {
-        let capacity = self.lane.layout().packet_capacity();
-        is_size_for_dense(self.request, self.group.size(), capacity)
-            && is_aligned_everywhere(self.compared)
+    fn has_lines(&self) -> bool {
+        is_size_for_lines(self.request, self.lane.layout()) && is_aligned_everywhere(self.compared)
     }
 
     /// Enqueues all that a call is.

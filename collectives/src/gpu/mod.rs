@@ -21,7 +21,7 @@ mod shape;
 mod units;
 
 pub(crate) use launch::{
-    Launching, access, is_aligned_everywhere, is_size_for_dense, launch, prepare,
+    Launching, access, is_aligned_everywhere, is_size_for_lines, launch, prepare,
 };
 pub(crate) use multimem::multimem;
 pub(crate) use units::Kernels;

@@ -68,7 +68,7 @@ const SWITCHED: Unit<'static> = Unit { source: &MULTIMEM, defines: &[] };
 const CODES: [&str; 15] =
     ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14"];
 
-/// Whether a reduction has a unit of its own: with kernels for 2, 4 and 8 ranks, and dense packets. Models
+/// Whether a reduction has a unit of its own: with kernels for 2, 4 and 8 ranks, and lines. Models
 /// are trained and served with it.
 ///
 /// All others of a type share one, which is told the operator when it runs: that is where nine tenths
@@ -105,7 +105,7 @@ pub(super) struct Reducing {
     pub pushed: Widths,
     pub two_shot: Widths,
     /// Where the reduction [has kernels for numbers of ranks](is_common).
-    pub dense: Option<Function>,
+    pub lines: Option<Function>,
     pub blocks: Function,
     pub staged: Function,
 }
@@ -183,15 +183,15 @@ impl Kernels {
                 };
                 Ok::<_, LoadError>(Widths { any, whole })
             };
-            let dense = match own {
-                Some(_) => Some(function(&format!("reduce_dense_{world}"))?),
+            let lines = match own {
+                Some(_) => Some(function(&format!("reduce_lines_{world}"))?),
                 None => None,
             };
             Ok(Reducing {
                 packets: widths("reduce_packets")?,
                 pushed: widths("reduce_pushed")?,
                 two_shot: widths("reduce_two_shot")?,
-                dense,
+                lines,
                 blocks: function("reduce_blocks")?,
                 staged: function("reduce_staged")?,
             })

@@ -84,21 +84,27 @@ impl Device {
     }
 }
 
+/// The generations of which lines are known to arrive whole; NCCL's protocol of 128 bytes takes them so.
+const WHOLE_LINES: core::ops::RangeInclusive<u32> = 7..=10;
+
 /// What a device can do, but for multicast, which can be switched off at any time.
 fn ask(context: &'static Context) -> Capabilities {
     let units = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     let virtual_memory =
         context.has(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
     let descriptors = Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
+    let peer_atomics = context.has_peer_atomics();
     Capabilities {
         units: units.unwrap_or(1),
-        peer_atomics: context.has_peer_atomics(),
+        peer_atomics,
         shareable: virtual_memory && context.has(descriptors),
         multicast: false,
         arch: Some(context.arch),
         fabric: virtual_memory && virtual_memory::has_fabric(context),
         virtual_memory,
         stream_memory_ops: copies::has_memory_operations(context),
+        // Over NVLink, which is what has native atomics.
+        whole_lines: peer_atomics && WHOLE_LINES.contains(&context.arch.0),
     }
 }
 

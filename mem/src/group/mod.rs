@@ -169,6 +169,7 @@ impl Group {
         static NEXT_SCOPE: AtomicU32 = AtomicU32::new(1);
         let Plan { id, root, members, me, device, options, step } = plan;
         options.check(members.len())?;
+        let options = options.on(device.kind());
         // Sub-groups keep what their group has found.
         let options = Options { choices: options.choices.resolve()?, ..options };
         let span = tracing::info_span!("create group", id, size = members.len());
@@ -344,6 +345,13 @@ impl Group {
     #[must_use]
     pub fn blocks_per_lane(&self) -> u32 {
         self.0.shares.blocks_per_lane
+    }
+
+    /// Whether what eight threads of a warp store at once, 128 bytes at a multiple of as many, arrives
+    /// whole on every rank: the [capability](symmem_hal::Capabilities::whole_lines) of all devices.
+    #[must_use]
+    pub fn whole_lines(&self) -> bool {
+        self.0.shares.whole_lines
     }
 
     /// The bound that calls use where the caller gives none.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use symmem_hal::types::Bytes;
+use symmem_hal::types::{BackendKind, Bytes};
 use symmem_hal::{Fault, Kind};
 
 use super::Choices;
@@ -40,7 +40,8 @@ pub struct Options {
     /// Bytes of each rank's signal pad: `channels * world_size` words of 4 bytes. By default
     /// [`settings::signal_pad_size`].
     pub pad: Bytes,
-    /// Bytes of workspace for each lane. Default 32 MiB.
+    /// Bytes of workspace for each lane. Zero, the default, for as much as operations on the group's
+    /// backend make use of: 56 MiB on GPUs, else 32 MiB.
     pub workspace: Bytes,
     /// Most lanes the group can have. Default 1.
     pub max_lanes: u32,
@@ -76,7 +77,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             pad: settings::take_signal_pad_size(),
-            workspace: Bytes::mib(32),
+            workspace: Bytes::ZERO,
             max_lanes: 1,
             max_blocks: 128,
             deadline: Duration::from_secs(30),
@@ -151,6 +152,19 @@ impl Options {
             return Err(OptionsError::TooLarge { lanes: self.max_lanes });
         }
         Ok(())
+    }
+
+    /// These, with what is left to the backend filled in.
+    #[must_use]
+    pub fn on(&self, backend: BackendKind) -> Self {
+        let mut options = self.clone();
+        if options.workspace == Bytes::ZERO {
+            options.workspace = match backend {
+                BackendKind::Cuda => Bytes::mib(56),
+                _ => Bytes::mib(32),
+            };
+        }
+        options
     }
 
     /// Bytes of a rank's control page in host memory, of a group of `world` ranks: enough for its fixed

@@ -20,6 +20,8 @@ pub(super) struct Shares {
     pub blocks_per_lane: u32,
     /// By how much longer everything may take.
     pub deadline_scale: u32,
+    /// Whether lines that are stored at once arrive whole, whoever stores and whoever loads them.
+    pub whole_lines: bool,
 }
 
 impl Shares {
@@ -57,6 +59,7 @@ impl Shares {
         Ok(Shares {
             blocks_per_lane: reported.iter().map(share).min().unwrap_or(0).max(1),
             deadline_scale: turns.filter(|_| is_device).unwrap_or(1),
+            whole_lines: reported.iter().all(|rank| rank.whole_lines),
         })
     }
 }
@@ -76,6 +79,7 @@ mod tests {
             occupancy,
             connections: 8,
             peer_atomics: true,
+            whole_lines: true,
             descriptors: true,
             fabric: false,
             multicast: Support::Absent,

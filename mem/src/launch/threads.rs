@@ -82,7 +82,10 @@ impl Threads {
             .map_err(|_| RendezvousError::TooManyRanks { ranks: self.ranks, most })?;
         // Nothing is as large as its ranks before the options allow so many.
         self.options.check(self.ranks)?;
-        check_room(self.on_host(), self.options.region().unwrap_or(Bytes(u64::MAX)))?;
+        check_room(
+            self.on_host(),
+            self.options.on(BackendKind::Host).region().unwrap_or(Bytes(u64::MAX)),
+        )?;
         static RUNS: AtomicU64 = AtomicU64::new(0);
         let run =
             format!("threads-{}-{}", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));

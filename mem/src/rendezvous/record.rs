@@ -81,6 +81,7 @@ pub(crate) struct Reported {
     /// How many ranks of one process the device runs beside each other; 0 for any number.
     pub connections: u32,
     pub peer_atomics: bool,
+    pub whole_lines: bool,
     /// Memory leaves by descriptors, and enters.
     pub descriptors: bool,
     /// By fabric handles, too.
@@ -205,6 +206,7 @@ impl Record {
                 occupancy: if is_device { capabilities.units } else { 0 },
                 connections: if is_device { connections() } else { 0 },
                 peer_atomics: capabilities.peer_atomics,
+                whole_lines: capabilities.whole_lines,
                 descriptors: capabilities.shareable,
                 fabric: capabilities.fabric,
                 multicast: Support::of(device),

@@ -12,7 +12,8 @@ pub const NEAR: usize = 8;
 /// In a lane, `p` = parity, `w` = writer, `b` = block: records at its base, 16 bytes a block; headers
 /// at `headers + 32 * ((p * world + w) * max_blocks + b)`; flags at
 /// `flags + 8 * ((p * world + w) * max_blocks + b)`; packets at
-/// `packets + 16 * ((p * (world - 1) + w') * packet_count + index)`; staging at
+/// `packets + 16 * ((p * (world - 1) + w') * packet_count + index)`; lines at
+/// `lines + 128 * ((p * (world - 1) + w') * line_count + index)`; staging at
 /// `staging + staging_unit * (p * (world - 1) + w')`, where w' counts the writers without the reader.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(16))]
@@ -36,6 +37,8 @@ pub struct SymmemLane {
     pub flags: u64,
     /// Of the packets.
     pub packets: u64,
+    /// Of the lines.
+    pub lines: u64,
     /// Of the staging.
     pub staging: u64,
     /// Bytes of one writer's staging for a parity.
@@ -62,6 +65,8 @@ pub struct SymmemLane {
     pub max_blocks: u32,
     /// Packets of one writer for a parity.
     pub packet_count: u32,
+    /// Lines of one writer for a parity; 0 where they do not arrive whole.
+    pub line_count: u32,
     /// The lane.
     pub lane: u32,
     /// The operation's code.
@@ -70,6 +75,8 @@ pub struct SymmemLane {
     pub checked: u32,
     /// By how much longer than said there its waits are, where devices are shared.
     pub patience: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// The argument struct of the kernels of signals and barriers.
@@ -129,13 +136,13 @@ pub(crate) struct SymmemPut {
 
 // What symmem_sync.cuh and signals.cu assert of the same structs.
 const _: () = {
-    assert!(size_of::<SymmemLane>() == 224 && align_of::<SymmemLane>() == 16);
+    assert!(size_of::<SymmemLane>() == 240 && align_of::<SymmemLane>() == 16);
     assert!(offset_of!(SymmemLane, table) == 72);
     assert!(offset_of!(SymmemLane, headers) == 104);
-    assert!(offset_of!(SymmemLane, signature) == 144);
-    assert!(offset_of!(SymmemLane, deadline_ns) == 168);
-    assert!(offset_of!(SymmemLane, rank) == 192);
-    assert!(offset_of!(SymmemLane, patience) == 220);
+    assert!(offset_of!(SymmemLane, signature) == 152);
+    assert!(offset_of!(SymmemLane, deadline_ns) == 176);
+    assert!(offset_of!(SymmemLane, rank) == 200);
+    assert!(offset_of!(SymmemLane, patience) == 232);
     assert!(size_of::<SymmemSignal>() == 192 && align_of::<SymmemSignal>() == 16);
     assert!(offset_of!(SymmemSignal, table) == 64);
     assert!(offset_of!(SymmemSignal, deadline_ns) == 144);
@@ -205,8 +212,8 @@ mod tests {
     fn kernels_have_the_same_structs() {
         let (sync, signals) = (SYMMEM_SYNC_CUH.1, SIGNALS.file.1);
         let lane = offsets!(SymmemLane: own, peers, table, workspace_back, host, hosts, headers, flags,
-            packets, staging, staging_unit, signature, issue, runs, deadline_ns, cancel, launch, rank, world,
-            max_blocks, packet_count, lane as "index", operation, checked, patience);
+            packets, lines, staging, staging_unit, signature, issue, runs, deadline_ns, cancel, launch, rank, world,
+            max_blocks, packet_count, line_count, lane as "index", operation, checked, patience);
         check(sync, "Lane", &lane, size_of::<SymmemLane>());
         let record = offsets!(BlockRecord: epoch, settled, entry);
         check(sync, "EpochRecord", &record, size_of::<BlockRecord>());

@@ -5,7 +5,7 @@
 //!
 //! A workspace holds, in this order: the control page, the states of channels, the barrier words, the
 //! arrivals of puts, and the lanes. A lane holds the records (each block's epoch and entry word), the
-//! headers, the flags, the packets and the staging.
+//! headers, the flags, the packets, the lines and the staging.
 
 use symmem_hal::types::Bytes;
 
@@ -19,9 +19,15 @@ const PAGE: u64 = 4096;
 /// Bytes of a block's record.
 const RECORD: u64 = 16;
 
-/// Most packets of a writer for a reader and a parity: 1 MiB of payload. Past that, staging moves the
+/// Most packets of a writer for a reader and a parity: 512 KiB of payload. Past that, staging moves the
 /// same bytes in half the traffic.
-const MAX_PACKETS: u64 = 1 << 17;
+const MAX_PACKETS: u64 = 1 << 16;
+
+/// Lines that a warp stores at a time, of 124 vectors of 16 bytes.
+const WARP_LINES: u64 = 16;
+
+/// Most lines of a writer for a reader and a parity: 8 MiB of payload.
+const MAX_LINES: u64 = (8_u64 << 20).div_ceil(124 * 16) * WARP_LINES;
 
 /// Least packets, of which there are multiples so that two warps' stores fill them, and least staging,
 /// of a writer for a reader and a parity.
@@ -49,6 +55,9 @@ pub struct GpuLayout {
     /// `[parity][writer][index]` of 16 bytes.
     pub(crate) packets: u64,
     pub(crate) packet_count: u32,
+    /// `[parity][writer][index]` of 128 bytes.
+    pub(crate) lines: u64,
+    pub(crate) line_count: u32,
     /// `[parity][writer]` of `staging_unit` bytes.
     pub(crate) staging: u64,
     pub(crate) staging_unit: u64,
@@ -80,12 +89,15 @@ pub(crate) struct Agreed {
     pub lanes: u32,
     pub max_blocks: u32,
     pub checked: bool,
+    /// Whether lines arrive whole.
+    pub lines: bool,
 }
 
 impl GpuLayout {
     /// Lays out a workspace.
     pub(crate) fn new(agreed: &Agreed) -> Result<Self, WorkspaceTooSmall> {
-        let Agreed { world, pad, workspace, lanes, max_blocks, checked } = *agreed;
+        let Agreed { world, pad, workspace, lanes, max_blocks, checked, lines: has_lines } =
+            *agreed;
         let channels = Layout::channels_of(pad, world);
         let page = Page::new(world, channels);
         let (ranks, blocks) = (world as u64, u64::from(max_blocks));
@@ -115,10 +127,16 @@ impl GpuLayout {
         if lane_bytes < least_lane {
             return Err(error);
         }
-        // A third of what is left for packets, as far as they are of use.
-        let most = (lane_bytes - packets) / 3 / peers / PACKET / LEAST_PACKETS * LEAST_PACKETS;
-        let packet_count = most.clamp(LEAST_PACKETS, MAX_PACKETS);
-        let staging = (packets + peers * packet_count * PACKET).next_multiple_of(PAGE);
+        // An eighth of what is left for packets and a third for lines, as far as they are of use.
+        let left = (lane_bytes - packets) / peers;
+        let packet_count =
+            (left / 8 / PACKET / LEAST_PACKETS * LEAST_PACKETS).clamp(LEAST_PACKETS, MAX_PACKETS);
+        let line_count = match has_lines {
+            true => (left / 3 / LINE / WARP_LINES * WARP_LINES).min(MAX_LINES),
+            false => 0,
+        };
+        let first_line = (packets + peers * packet_count * PACKET).next_multiple_of(PAGE);
+        let staging = (first_line + peers * line_count * LINE).next_multiple_of(PAGE);
         let staging_unit = lane_bytes.saturating_sub(staging) / peers / LINE * LINE;
         if staging_unit < LEAST_STAGING {
             return Err(error);
@@ -137,6 +155,8 @@ impl GpuLayout {
             flags,
             packets,
             packet_count: packet_count as u32,
+            lines: first_line,
+            line_count: line_count as u32,
             staging,
             staging_unit,
         })
@@ -171,6 +191,7 @@ impl GpuLayout {
         Capacities {
             world: self.world(),
             packets: Bytes(u64::from(self.packet_count) * 8),
+            lines: self.line_count,
             chunk: Bytes(self.staging_unit),
         }
     }
@@ -196,10 +217,11 @@ mod tests {
         Agreed {
             world,
             pad: Bytes::new(9216),
-            workspace: Bytes::mib(32),
+            workspace: Bytes::mib(56),
             lanes: 1,
             max_blocks: 128,
             checked: false,
+            lines: true,
         }
     }
 
@@ -220,9 +242,10 @@ mod tests {
             (l.headers, pairs * blocks * HEADER, HEADER),
             (l.flags, pairs * blocks * 8, LINE),
             (l.packets, peers * u64::from(l.packet_count) * PACKET, PAGE),
+            (l.lines, peers * u64::from(l.line_count) * LINE, PAGE),
             (l.staging, peers * l.staging_unit, PAGE),
         ];
-        for (regions, end) in [(&regions, workspace.get()), (&lane, l.lane_bytes)] {
+        for (regions, end) in [(&regions[..], workspace.get()), (&lane[..], l.lane_bytes)] {
             for (i, (start, bytes, align)) in regions.iter().enumerate() {
                 let next = regions.get(i + 1).map_or(end, |next| next.0);
                 assert!(start + bytes <= next && start.is_multiple_of(*align), "{i}: {l:?}");
@@ -230,15 +253,21 @@ mod tests {
         }
         assert!(l.staging_unit.is_multiple_of(LINE) && l.staging_unit >= LEAST_STAGING);
         assert!(u64::from(l.packet_count) >= LEAST_PACKETS);
+        assert!(u64::from(l.line_count).is_multiple_of(WARP_LINES));
     }
 
     #[test]
     fn regions_follow_each_other_within_the_workspace() {
         for world in 1..=72 {
             for (lanes, max_blocks) in [(1, 128), (1, 1), (3, 24), (4, 132)] {
-                for workspace in [Bytes::mib(16), Bytes::mib(32), Bytes::mib(256)] {
-                    let agreed = Agreed { lanes, max_blocks, workspace, ..agreed(world) };
-                    check(&GpuLayout::new(&agreed).unwrap(), workspace);
+                for workspace in [Bytes::mib(16), Bytes::mib(56), Bytes::mib(256)] {
+                    for lines in [true, false] {
+                        let agreed =
+                            Agreed { lanes, max_blocks, workspace, lines, ..agreed(world) };
+                        let layout = GpuLayout::new(&agreed).unwrap();
+                        check(&layout, workspace);
+                        assert!(lines || layout.line_count == 0);
+                    }
                 }
             }
         }
@@ -261,9 +290,11 @@ mod tests {
     fn capacities_are_what_the_places_hold() {
         let l = GpuLayout::new(&agreed(2)).unwrap();
         let held = l.capacities();
-        assert_eq!((held.world(), held.packet_capacity()), (2, Bytes::mib(1)));
+        assert_eq!((held.world(), held.packet_capacity()), (2, Bytes::kib(512)));
+        assert_eq!(held.line_count(), 16 * (8_u32 << 20).div_ceil(1984));
         assert_eq!(held.chunk_capacity(), l.staging_unit());
-        assert!(held.chunk_capacity() >= Bytes::mib(12), "{held:?}");
+        // The rings of four chunks of 32 KiB of each of 128 blocks.
+        assert!(held.chunk_capacity() >= Bytes::mib(16), "{held:?}");
         // 72 ranks share the same workspace.
         let held = GpuLayout::new(&agreed(72)).unwrap().capacities();
         assert!(held.packet_capacity() >= Bytes::kib(16), "{held:?}");

@@ -74,6 +74,7 @@ impl Gpu {
             lanes: options.max_lanes,
             max_blocks: options.max_blocks,
             checked: options.checked,
+            lines: group.whole_lines(),
         })?;
         let functions = Functions::load(device)?;
         let start = workspace_start(group);
@@ -235,6 +236,7 @@ fn lane_template(
         headers: layout.headers,
         flags: layout.flags,
         packets: layout.packets,
+        lines: layout.lines,
         staging: layout.staging,
         staging_unit: layout.staging_unit,
         signature: 0,
@@ -247,10 +249,12 @@ fn lane_template(
         world: group.size() as u32,
         max_blocks: layout.max_blocks,
         packet_count: layout.packet_count,
+        line_count: layout.line_count,
         lane,
         operation: 0,
         checked: layout.checked.into(),
         patience: group.deadline_scale(),
+        reserved: 0,
     }
 }
 
@@ -375,6 +379,7 @@ mod tests {
                     lanes: 1,
                     max_blocks: options.max_blocks,
                     checked: false,
+                    lines: true,
                 });
                 let needed = layout.unwrap().page.end;
                 let given = options.control_bytes(world).unwrap().get();

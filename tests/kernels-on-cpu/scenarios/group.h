@@ -12,7 +12,7 @@ namespace sim {
 
 using namespace symmem;
 
-constexpr u32 MAX_BLOCKS = 8, PACKETS = 512;
+constexpr u32 MAX_BLOCKS = 8, PACKETS = 512, LINES = 64;
 constexpr u64 STAGING = 16384;
 
 // No test waits as long by the machine's clock, unless it sets its own bound.

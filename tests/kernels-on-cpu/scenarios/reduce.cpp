@@ -11,9 +11,9 @@ extern "C" {
 void reduce_packets_0(const Plan);
 void reduce_packets_2(const Plan);
 void reduce_packets_4(const Plan);
-void reduce_dense_0(const Plan);
-void reduce_dense_2(const Plan);
-void reduce_dense_4(const Plan);
+void reduce_lines_0(const Plan);
+void reduce_lines_2(const Plan);
+void reduce_lines_4(const Plan);
 void reduce_pushed_0(const Plan);
 void reduce_pushed_2(const Plan);
 void reduce_pushed_4(const Plan);
@@ -29,7 +29,7 @@ namespace {
 
 using KernelFn = void (*)(const Plan);
 
-enum Algorithm { BY_PACKETS, DENSE, PUSHED, TWO_SHOT };
+enum Algorithm { BY_PACKETS, BY_LINES, PUSHED, TWO_SHOT };
 enum Kind { ALL_REDUCE, REDUCE, REDUCE_SCATTER };
 
 constexpr u32 ELEMENT = 4;
@@ -86,7 +86,7 @@ struct Reducing : Operation {
     u32 grid = blocks;
     if (algorithm == PUSHED || algorithm == TWO_SHOT) {
       u64 slice = algorithm == PUSHED ? part() : (part() + 128 * world - 1) / (128 * world) * 128;
-      Cut cut = Cut::of(slice, chunk, blocks, 1, algorithm == PUSHED ? 4 : 3);
+      Cut cut = Cut::of(slice, chunk, blocks, 1, 4);
       cut.apply(p);
       grid = cut.blocks;
     }
@@ -108,22 +108,22 @@ struct Reducing : Operation {
 
 Reducing::Reducing(Random& random, const Setting& setting, Algorithm algorithm)
     : algorithm(algorithm), world(setting.world), root(random.below(setting.world)) {
-  bool all_only = algorithm == TWO_SHOT || algorithm == DENSE;
+  bool all_only = algorithm == TWO_SHOT || algorithm == BY_LINES;
   kind = all_only ? ALL_REDUCE : (Kind)random.below(3);
   count = random.of({0, 1, 2, 3, 4, 5, 31, 32, 33, 64, 100, 128, 257, 400, 1000});
   u64 offset = random.one_in(2) ? 0 : ELEMENT * random.below(4);
-  if (algorithm == DENSE) count = count / 4 * 4, offset = 0;
+  if (algorithm == BY_LINES) count = count / 4 * 4, offset = 0;
   in_place = random.one_in(2), together = random.one_in(3);
   in_stream = random.one_in(2);
   if (in_stream && random.one_in(4)) replays = random.between(1, 3);
   blocks = random.between(1, 4);
-  workers = algorithm == DENSE ? 32 * random.between(1, 2) : random.of({1u, 2u, 3u, 32u});
+  workers = algorithm == BY_LINES ? 32 * random.between(1, 2) : random.of({1u, 2u, 3u, 32u});
   chunk = 128 << random.below(3);
   plain = offset % 16 == 0 && (kind != REDUCE_SCATTER || part() % 16 == 0);
   // The kernels for a number of ranks move whole vectors alone; those for any do so as well.
   u32 width = plain && part() % 16 == 0 && (world == 2 || world == 4) && !random.one_in(3) ? world : 0;
   const KernelFn kernels[4][3] = {{reduce_packets_0, reduce_packets_2, reduce_packets_4},
-                                  {reduce_dense_0, reduce_dense_2, reduce_dense_4},
+                                  {reduce_lines_0, reduce_lines_2, reduce_lines_4},
                                   {reduce_pushed_0, reduce_pushed_2, reduce_pushed_4},
                                   {reduce_two_shot_0, reduce_two_shot_2, reduce_two_shot_4}};
   kernel = kernels[algorithm][width / 2];
@@ -249,7 +249,7 @@ void mixed(Random& random, const Schedule& schedule) {
 
 }  // namespace
 
-extern const Named SCENARIOS[] = {{"packets", reducing<BY_PACKETS>}, {"dense", reducing<DENSE>}, {"pushed", reducing<PUSHED>},
+extern const Named SCENARIOS[] = {{"packets", reducing<BY_PACKETS>}, {"lines", reducing<BY_LINES>}, {"pushed", reducing<PUSHED>},
                                   {"two_shot", reducing<TWO_SHOT>},  {"blocks", blocks},         {"mixed", mixed},
                                   {nullptr, nullptr}};
 

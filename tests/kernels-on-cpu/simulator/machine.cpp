@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 #include <deque>
 
 #include "symmem.cuh"
@@ -30,9 +31,11 @@ jmp_buf scheduler;
 // Counted from a block's end: its last 32 threads are one, however many there are.
 struct Warp {
   uint32_t alive = 0, came = 0, meetings = 0;
+  bool all = true, answer = true;
+  uint8_t lines[WARP / 8][128];  // on their way
 
   void complete_if_all() {
-    if (came == alive) came = 0, meetings++;
+    if (came == alive) came = 0, meetings++, answer = all, all = true;
   }
 };
 
@@ -272,12 +275,33 @@ bool Machine::meet(bool mine) {
   return block.answer;
 }
 
-void Machine::meet_warp() {
+bool Machine::meet_warp(bool mine) {
   Warp& warp = *current_->warp;
   const uint32_t meeting = warp.meetings;
+  warp.all &= mine;
   warp.came++;
   warp.complete_if_all();
   while (warp.meetings == meeting) pause();
+  // Nobody leaves the next meeting before this thread has come to it.
+  return warp.answer;
+}
+
+// The first of eight threads stores for all, and loads for all.
+void Machine::store_line(uint64_t at, const void* from) {
+  const uint32_t t = current_->thread % WARP;
+  uint8_t(&line)[128] = current_->warp->lines[t / 8];
+  std::memcpy(line + t % 8 * 16, from, 16);
+  meet_warp(true);
+  if (t % 8 == 0) memory_.store(current_->actor, at, line, sizeof line, false);
+  meet_warp(true);
+}
+void Machine::load_line(uint64_t at, void* into) {
+  const uint32_t t = current_->thread % WARP;
+  uint8_t(&line)[128] = current_->warp->lines[t / 8];
+  meet_warp(true);
+  if (t % 8 == 0) memory_.load(current_->actor, at, line, sizeof line, false);
+  meet_warp(true);
+  std::memcpy(into, line + t % 8 * 16, 16);
 }
 
 void Machine::complete_meeting(ThreadBlock& block) {
@@ -325,6 +349,22 @@ void store(void* at, const void* from, u32 bytes, bool releases) {
   m.maybe_pause();
   m.memory().store(m.fiber().actor, (u64)at, from, bytes, releases);
 }
+// At the places of a line, by a warp of 32 that ends with its block's workers.
+void expect_line(const void* at) {
+  u32 t = thread_index() % 32;
+  if ((u64)at % 128 != t % 8 * 16) Machine::running->fail(sim::format("thread %u at %p is at no place of a line", t, at));
+}
+void store_line(void* at, const void* from) {
+  expect_line(at);
+  Machine::running->maybe_pause();
+  Machine::running->store_line((u64)at & ~127ull, from);
+}
+void load_line(const void* at, void* into) {
+  expect_line(at);
+  // Whoever polls lets others run.
+  Machine::running->pause();
+  Machine::running->load_line((u64)at & ~127ull, into);
+}
 void fence() { Machine::running->memory().fence(Machine::running->fiber().actor); }
 u32 update(u32* at, u32 (*next)(u32, u32, u32), u32 a, u32 b) {
   Machine& m = *Machine::running;
@@ -343,7 +383,8 @@ u32 block_index() { return Machine::running->fiber().block->index; }
 u32 block_size() { return Machine::running->fiber().block->kernel->threads; }
 u32 grid_size() { return Machine::running->fiber().block->kernel->blocks; }
 u64 clock_ns() { return Machine::running->clock_ns(); }
-void warp_sync() { Machine::running->meet_warp(); }
+void warp_sync() { Machine::running->meet_warp(true); }
+bool warp_all(bool mine) { return Machine::running->meet_warp(mine); }
 void wait_for_previous_kernel() { Machine::running->wait_for_previous(); }
 void allow_next_kernel() { Machine::running->allow_next(); }
 

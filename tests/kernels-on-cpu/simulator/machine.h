@@ -68,7 +68,10 @@ class Machine {
   void pause();
   void maybe_pause();
   bool meet(bool mine);
-  void meet_warp();
+  // Whether all of the warp say so.
+  bool meet_warp(bool mine);
+  void store_line(uint64_t at, const void* from);
+  void load_line(uint64_t at, void* into);
   void wait_for_previous();
   void allow_next();
   void fail(std::string what);

@@ -35,9 +35,9 @@ uint64_t Memory::earliest(const Actor& actor, uint64_t word, const Versions& ver
 
 void Memory::load(Actor& actor, uint64_t at, void* into, uint32_t bytes, bool acquires) {
   uint64_t first = at & ~7ull, words = (at + bytes - first + 7) / 8;
-  uint64_t values[2];
+  uint64_t values[16];
   std::memcpy(values, reinterpret_cast<void*>(first), words * 8);
-  const Versions* versions[2] = {};
+  const Versions* versions[16] = {};
   bool old = false;
   for (uint64_t i = 0; i < words && !words_.empty(); i++)
     if (auto found = words_.find(first + 8 * i); found != words_.end()) versions[i] = &found->second, old = true;

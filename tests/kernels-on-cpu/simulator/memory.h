@@ -42,7 +42,7 @@ struct Pending {
   uint64_t actor, meetings;
   uint64_t at;
   uint32_t bytes;
-  uint8_t data[16];
+  uint8_t data[128];
 };
 
 // What the threads of one block have stored and others may not see yet.

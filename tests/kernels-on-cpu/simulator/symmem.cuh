@@ -32,6 +32,9 @@ void store(void* at, const void* from, u32 bytes, bool releases);
 void fence();
 // Replaces a word by what `next` makes of it; returns what was found. Acquires and releases.
 u32 update(u32* at, u32 (*next)(u32 found, u32 a, u32 b), u32 a, u32 b);
+// 16 bytes of a thread, whose warp does the same at once: eight of them are a line, which moves whole.
+void store_line(void* at, const void* from);
+void load_line(const void* at, void* into);
 // The threads of a block meet; whether any of them said so.
 bool meet(bool mine);
 void expect_aligned(const void* at, u64 bytes);
@@ -44,6 +47,7 @@ u32 block_size();
 u32 grid_size();
 u64 clock_ns();
 void warp_sync();
+bool warp_all(bool mine);
 void wait_for_previous_kernel();
 void allow_next_kernel();
 
@@ -103,6 +107,15 @@ inline Vector load_whole(const void* at) {
   machine::expect_aligned(at, 16);
   Vector v;
   machine::load(at, &v, sizeof v, false);
+  return v;
+}
+
+// What eight threads of a warp store or load at once, at the places of a line of 128 bytes.
+#define SYMMEM_HAS_LINES 1
+inline void store_line(void* at, Vector v) { machine::store_line(at, &v); }
+inline Vector load_line(const void* at) {
+  Vector v;
+  machine::load_line(at, &v);
   return v;
 }
 

@@ -11,7 +11,7 @@ pub use threads::threads;
 use std::time::Duration;
 
 use symmem::hal::DeviceError;
-use symmem::hal::types::Bytes;
+use symmem::hal::types::{BackendKind, Bytes};
 use symmem::launch::{self, JobError, NoRoom, SpawnError, StartError};
 use symmem::mem::RendezvousError;
 use symmem::prelude::*;
@@ -77,7 +77,7 @@ pub fn check_room(devices: Devices, ranks: usize) -> Result<(), DriveError> {
     if devices.backend == Backend::Cuda {
         return Ok(());
     }
-    let each = options().region().unwrap_or(Bytes(u64::MAX));
+    let each = options().on(BackendKind::Host).region().unwrap_or(Bytes(u64::MAX));
     Ok(launch::check_room(ranks, each)?)
 }
 

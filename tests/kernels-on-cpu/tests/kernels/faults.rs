@@ -29,11 +29,11 @@ pub const FAULTS: &[Fault] = faults! {
     "flags_raised_without_a_fence": Exchange "staged",
         "plan.cuh" "  fence_system();\n" => "";
     "flags_raised_before_the_block_has_stored": Reduce "pushed",
-        "reduce.cu" "    if (!TWO_SHOT && j < count) {\n      block_sync();\n" => "    if (!TWO_SHOT && j < count) {\n";
+        "reduce.cu" "    const bool folds = j >= p.ahead && p.receives;\n" => "    const bool folds = j >= p.ahead && p.receives;\n    if (!is_worker() && j < count) raise_flags(lane, step, j + 1);\n";
     "flags_polled_without_acquiring": Exchange "staged",
         "symmem_sync.cuh" "u64 found = load_acquire(flag_at(" => "u64 found = load_relaxed(flag_at(";
-    "dense_packets_that_arrive_in_parts": Reduce "dense",
-        "reduce.cu" "    store_whole(pointer<void>(slot + 512 * 3)," => "    store_vector(pointer<void>(slot + 512 * 3),";
+    "lines_that_arrive_in_parts": Reduce "lines",
+        "reduce.cu" "store_line(" => "store_whole(";
     "records_announced_without_releasing_them": Failures "time_out",
         "symmem_sync.cuh" "store_release(pointer<u32>(page + CONTROL_ABORT), 1u);" => "store_relaxed(pointer<u32>(page + CONTROL_ABORT), 1u);";
     "puts_signalled_before_the_block_has_stored": Signals "put_with_signal",
@@ -45,6 +45,10 @@ pub const FAULTS: &[Fault] = faults! {
     // Steps.
     "packets_of_which_half_is_checked": Exchange "packets",
         "plan.cuh" " | (u32)(high.a >> 32) ^ epoch | (u32)(high.b >> 32) ^ epoch;" => ";";
+    "lines_of_which_some_are_checked": Reduce "lines",
+        "reduce.cu" " | (p[3].w[3] ^ epoch);" => ";";
+    "scrubs_that_spare_lines_nobody_wrote": Reduce "lines",
+        "symmem_sync.cuh" "(writes ? 16ull * used.lines : 0)" => "(writes ? 16ull * lane.line_count : 0)";
     "begins_before_the_kernel_before_ends": Exchange "packets",
         "symmem_sync.cuh" "SYMMEM_FN bool begin(const Lane& lane) {\n  wait_for_previous_kernel();\n" => "SYMMEM_FN bool begin(const Lane& lane) {\n";
     "scrubs_left_out": Exchange "mixed",
@@ -60,7 +64,7 @@ pub const FAULTS: &[Fault] = faults! {
     "rings_reused_a_round_early": Reduce "pushed",
         "reduce.cu" "const u32 free = j + p.ahead + 2 - p.slots;" => "const u32 free = j + p.ahead + 1 - p.slots;";
     "two_shots_that_end_with_their_own_part": Reduce "two_shot",
-        "reduce.cu" "else if (TWO_SHOT) ok = await_flags(lane, step, gate, rounds);" => "";
+        "reduce.cu" "      ok = await_flags(lane, step, gate, count + 1);\n" => "";
     "outputs_stored_before_peers_are_in_the_call": Exchange "direct",
         "exchange.cu" "    ok = compare(p, headers, step, source, [](u32) { return true; });" => "    (void)0;";
     "group_completion_that_is_not": Exchange "copies",

@@ -26,7 +26,7 @@ const SCENARIOS: &[(Program, &[(&str, u32)])] = &[
         Program::Reduce,
         &[
             ("packets", 60),
-            ("dense", 60),
+            ("lines", 60),
             ("pushed", 60),
             ("two_shot", 60),
             ("blocks", 60),

@@ -168,7 +168,7 @@ fn many_pieces(context: &Context) -> Verdict {
 /// for; and outputs of a size from which on they are written another way.
 fn outputs_that_no_cache_holds(context: &Context) -> Verdict {
     let ranks = context.size() as u64;
-    let workspace = Options::default().workspace;
+    let workspace = Options::default().on(context.device().kind()).workspace;
     let group = context.group_with(&Options { workspace, ..options(context.size()) })?;
     let bytes = (8 << 20) + 8 * 5 * ranks;
     let bench = Bench::new(context, group, bytes)?;
