@@ -8,7 +8,11 @@ use crate::command::workspace;
 use crate::summary::Summary;
 
 /// Kernels that are users of the headers, whom nothing else compiles without a GPU.
-const USERS: [&str; 2] = ["tests/kernels/steps.cu", "examples/fused-rmsnorm/kernels/rmsnorm.cu"];
+const USERS: [&str; 3] = [
+    "tests/kernels/steps.cu",
+    "tests/kernels/lines.cu",
+    "examples/fused-rmsnorm/kernels/rmsnorm.cu",
+];
 
 /// Compiles a program of each header in a folder, and each user of them, for each architecture.
 pub fn check(headers: &Path, archs: &[String], summary: &mut Summary) {

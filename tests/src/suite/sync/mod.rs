@@ -2,6 +2,8 @@
 
 mod barriers;
 mod channels;
+#[cfg(feature = "cuda")]
+mod lines;
 mod lost;
 mod puts;
 mod signals;
@@ -28,6 +30,8 @@ pub fn tests() -> Vec<Test> {
         timeouts::TESTS,
         lost::TESTS,
         streams::TESTS,
+        #[cfg(feature = "cuda")]
+        lines::TESTS,
     ]
     .concat()
 }
