@@ -13,7 +13,9 @@ namespace symmem {
 using Reduction = Fold<SYMMEM_DTYPE, OP>;
 
 // Vectors of each rank that a thread has in flight.
-__device__ constexpr u32 unroll(u32 world) { return world == 2 ? 4 : world == 4 ? 4 : 2; }
+__device__ constexpr u32 unroll(u32 world, bool two_shot = false) {
+  return world == 2 && two_shot ? 8 : world == 2 || world == 4 ? 4 : 2;
+}
 // As many where the number of ranks is not known, but for accumulators that would fill the registers.
 constexpr u32 UNROLL_ANY = sizeof(Reduction) <= 32 ? 4 : 2;
 
@@ -290,8 +292,7 @@ template <u32 U> SYMMEM_FN void store_vectors(u64 to, u32 n, const Vector (&v)[U
 
 // Copies a chunk of a part of this rank's input into a peer's staging. `early` says that its first
 // vectors have been loaded.
-template <u32 W> SYMMEM_FN void push(const Plan& p, u64 part, const Chunk& chunk, u64 to, bool has_early, const Vector (&early)[unroll(W)]) {
-  constexpr u32 U = unroll(W);
+template <u32 W, u32 U> SYMMEM_FN void push(const Plan& p, u64 part, const Chunk& chunk, u64 to, bool has_early, const Vector (&early)[U]) {
   const u32 n = workers(), count = W || p.plain ? (u32)(chunk.length / 16) : 0;
   const u64 from = part + chunk.start;
   u32 at = thread_index();
@@ -380,7 +381,7 @@ template <u32 W, bool ALL_OUTPUTS>
 SYMMEM_FN void fold_chunk(const Plan& p, u64 part, const Chunk& chunk, u32 parity, u64 place) {
   u32 count = 0;
   if constexpr (W != 0) {
-    constexpr u32 U = unroll(W);
+    constexpr u32 U = unroll(W, ALL_OUTPUTS);
     const u32 n = workers();
     count = (u32)(chunk.length / 16);
     u32 at = thread_index();
@@ -429,7 +430,7 @@ template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
     return chunk_of(p, c, p.slice * r, stop < p.bytes ? stop : p.bytes);
   };
   // The first of the next rank's chunk, under way before the epoch is known.
-  constexpr u32 U = unroll(W);
+  constexpr u32 U = unroll(W, TWO_SHOT);
   const u32 next = lane.rank + 1 < lane.world ? lane.rank + 1 : 0;
   Vector early[U] = {};
   if constexpr (W != 0) {
@@ -459,7 +460,7 @@ template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
       for_peers<W>(lane, [&](u32 r) {
         if (!feeds(p, r)) return;
         u64 to = staging_to<W>(lane, step.parity, r) + pushed.at;
-        push<W>(p, p.input + p.in.step * r, chunk(r, j), to, j == 0 && r == next, early);
+        push<W, U>(p, p.input + p.in.step * r, chunk(r, j), to, j == 0 && r == next, early);
       });
       pushed.advance(p);
     }

@@ -24,6 +24,7 @@ use super::driver::{Caller, Entered, cu, driver, error, is_sticky};
 use super::event::Point;
 use super::module::Modules;
 use super::queue::Queue;
+use super::spare::Spare;
 use crate::driver::DriverError;
 use crate::types::{BackendKind, DeviceUuid};
 use crate::{Capabilities, DeviceError, PeerAccessError};
@@ -61,6 +62,7 @@ pub(crate) struct Context {
     /// Events that mark nothing any more.
     pub(super) points: Mutex<Vec<Raw<CUevent_st>>>,
     copier: OnceLock<Raw<CUstream_st>>,
+    pub(super) spare: Spare,
     /// By the driver's id.
     pub(super) streams: Mutex<HashMap<u64, Weak<Queue>>>,
     pub(super) modules: Modules,
@@ -168,6 +170,7 @@ impl Context {
             warned: AtomicBool::new(false),
             points: Mutex::default(),
             copier: OnceLock::new(),
+            spare: Spare::default(),
             streams: Mutex::default(),
             modules: Modules::default(),
             cancels: Mutex::default(),

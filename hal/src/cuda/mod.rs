@@ -23,6 +23,7 @@ mod module;
 mod multicast;
 mod poller;
 mod queue;
+mod spare;
 mod stream;
 mod virtual_memory;
 

@@ -251,7 +251,9 @@ impl Drop for Queue {
                 }
             }
         }
-        if self.own {
+        if self.own && self.id != 0 && matches!(self.state(), Ok(State::Runs)) {
+            context.spare.leave(self.id, self.role == Role::Urgent, self.raw());
+        } else if self.own {
             // SAFETY: made here, and this was its last holder; the driver lets its work end.
             let destroyed = unsafe { cu!(context, cuStreamDestroy_v2(self.raw())) };
             context.complain("destroying a stream", destroyed);

@@ -37,6 +37,9 @@ impl Stream {
             return Err(DeviceError::StreamMode { backend: BackendKind::Cuda, mode });
         }
         let _entered = context.enter_aside()?;
+        if let Some((id, raw)) = context.spare.take(context, role == Role::Urgent) {
+            return Ok(Stream(register(context, Queue::new(context, raw, id, role, true, None))));
+        }
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: writes two ints.
         unsafe {

@@ -171,6 +171,40 @@ fn memory_of_the_cpu_is_given_back_when_no_work_runs() {
 }
 
 #[test]
+fn no_more_streams_are_made_than_are_held_at_once() {
+    isolated(&[], |control| {
+        let device = cuda();
+        let memory = device.allocate(SIZE).unwrap();
+        let (keep, seen) = object();
+        let made = || control.count("cuStreamCreateWithPriority");
+        let ids: Vec<_> = [worker(&device), worker(&device)].iter().map(Stream::id).collect();
+        let before = made();
+        for _ in 0..20 {
+            let streams = [worker(&device), worker(&device)];
+            assert_eq!(streams.iter().map(Stream::id).collect::<Vec<_>>(), ids, "the first made");
+            fill(&streams[0], at(&memory, 0), 3, &keep);
+            streams[0].synchronize(&LATE).unwrap();
+        }
+        assert_eq!(made(), before);
+        // One that has work is nobody's, until it has none.
+        control.tell("hold");
+        let first = worker(&device);
+        fill(&first, at(&memory, 0), 5, &keep);
+        drop(first);
+        let (second, third) = (worker(&device), worker(&device));
+        assert_eq!(second.id(), ids[1]);
+        assert_eq!(made(), before + 1);
+        control.tell("go");
+        drop(keep);
+        while seen.upgrade().is_some() {
+            std::thread::yield_now();
+        }
+        assert_eq!(worker(&device).id(), ids[0]);
+        drop((second, third));
+    });
+}
+
+#[test]
 fn nothing_is_launched_while_memory_of_the_cpu_is_given_back() {
     isolated(&[], |control| {
         let device = cuda();
@@ -182,16 +216,18 @@ fn nothing_is_launched_while_memory_of_the_cpu_is_given_back() {
         let over = AtomicU32::new(0);
         std::thread::scope(|threads| {
             threads.spawn(|| {
-                for _ in 0..1000 {
+                while over.load(Ordering::Acquire) == 0 {
                     graph.launch(&stream, &LATE).unwrap();
                     stream.synchronize(&LATE).unwrap();
                 }
-                over.store(1, Ordering::Release);
             });
-            while over.load(Ordering::Acquire) == 0 {
+            for _ in 0..300 {
                 let host = Device::host().allocate(SIZE).unwrap();
                 device.map_host(&host).unwrap();
+                drop(host);
+                std::thread::sleep(Duration::from_micros(200));
             }
+            over.store(1, Ordering::Release);
         });
         let ended = control.count("cuMemHostUnregister");
         assert!(ended > 10, "{ended} were given back between launches");

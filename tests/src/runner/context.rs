@@ -141,7 +141,26 @@ impl Context {
     #[track_caller]
     pub fn group_with(&self, options: &Options) -> Result<Group, TestError> {
         let world = self.world()?;
-        Ok(world.subgroup(world.ranks()).options(options.clone()).create(&world.wait())?)
+        let group = world.subgroup(world.ranks()).options(options.clone()).create(&world.wait())?;
+        #[cfg(all(feature = "cuda", feature = "collectives"))]
+        self.prepare(&group)?;
+        Ok(group)
+    }
+
+    /// Where ranks share a device, loads whatever may be called, before one waits for another: to load
+    /// code waits for the kernels that run.
+    #[cfg(all(feature = "cuda", feature = "collectives"))]
+    fn prepare(&self, group: &Group) -> Result<(), TestError> {
+        use symmem_collectives::Collectives as _;
+        use symmem_hal::types::{DType, ReduceOp};
+
+        if !self.place.one_device || self.place.mode != Mode::Threads {
+            return Ok(());
+        }
+        let all = DType::ALL.into_iter().flat_map(|t| ReduceOp::ALL.map(|op| (t, op)));
+        let all: Vec<_> = all.filter(|(dtype, op)| op.check(*dtype).is_ok()).collect();
+        group.prepare(&all)?;
+        self.meet()
     }
 
     /// A time for waits that are to be in vain: enough for every rank to come to the call, so that
