@@ -244,7 +244,16 @@ impl Context {
         }
     }
 
-    /// The stream of copies beside all others.
+    /// Least and greatest priority of streams. The context is current.
+    pub(super) fn priorities(&self) -> Result<(c_int, c_int), DriverError> {
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: writes two ints.
+        unsafe { cu!(self, cuCtxGetStreamPriorityRange(&raw mut least, &raw mut greatest))? };
+        Ok((least, greatest))
+    }
+
+    /// The stream of copies beside all others. Of the greatest priority, as few are: in the queue of a
+    /// device that it goes to, no kernel of an ordinary stream is before a copy.
     pub(super) fn copier(&'static self) -> Result<CUstream, DriverError> {
         if let Some(stream) = self.copier.get() {
             return Ok(stream.0);
@@ -252,8 +261,9 @@ impl Context {
         let _entered = self.enter_aside()?;
         let mut stream = core::ptr::null_mut();
         let flags = CUstream_flags_enum::CU_STREAM_NON_BLOCKING.0;
+        let (_, greatest) = self.priorities()?;
         // SAFETY: writes one handle.
-        unsafe { cu!(self, cuStreamCreate(&raw mut stream, flags)) }?;
+        unsafe { cu!(self, cuStreamCreateWithPriority(&raw mut stream, flags, greatest)) }?;
         let kept = self.copier.get_or_init(|| Raw(stream)).0;
         if kept != stream {
             // SAFETY: of two threads, this one came late; nobody else has its stream.

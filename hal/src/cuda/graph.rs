@@ -10,7 +10,7 @@ use symmem_sys::cuda::bindings::{
 use super::Device;
 use super::capture::Recorded;
 use super::context::{Context, Raw};
-use super::driver::cu;
+use super::driver::{Caller as _, cu};
 use super::host_memory;
 use super::queue::Queue;
 use super::stream::of_capture;
@@ -92,7 +92,15 @@ impl Graph {
         // SAFETY: writes one handle; the graph is alive.
         unsafe { cu!(context, cuGraphInstantiateWithFlags(&raw mut exec, raw, 0)) }?;
         let order = StreamOrder::new(&crate::Device::Cuda(Device::of(context)));
-        Ok(Graph(Arc::new(Inner { template, exec: Raw(exec), nodes, order, recorded })))
+        let graph = Graph(Arc::new(Inner { template, exec: Raw(exec), nodes, order, recorded }));
+        if context.table().cuGraphUpload().is_ok() {
+            // What its first launch would else have to get: that can wait for kernels, which may by then
+            // wait for this launch.
+            let copier = context.copier()?;
+            // SAFETY: both are alive.
+            unsafe { cu!(context, cuGraphUpload(graph.0.exec.0, copier)) }?;
+        }
+        Ok(graph)
     }
 
     /// Enqueues it; what has to be kept until it has run. The context is current.
@@ -160,7 +168,6 @@ impl Template {
         to: *mut CUgraphNode,
         count: &mut usize,
     ) -> Result<(), DriverError> {
-        use super::driver::Caller as _;
         let (context, raw): (_, CUgraph) = (self.context, self.raw.0);
         if context.table().cuGraphGetEdges_v2().is_err() {
             // SAFETY: `from` and `to` have room for `count`, or are null.

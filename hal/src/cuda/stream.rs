@@ -40,11 +40,7 @@ impl Stream {
         if let Some((id, raw)) = context.spare.take(context, role == Role::Urgent) {
             return Ok(Stream(register(context, Queue::new(context, raw, id, role, true, None))));
         }
-        let (mut least, mut greatest) = (0, 0);
-        // SAFETY: writes two ints.
-        unsafe {
-            cu!(context, cuCtxGetStreamPriorityRange(&raw mut least, &raw mut greatest))?;
-        }
+        let (least, greatest) = context.priorities()?;
         let priority = if role == Role::Urgent { greatest } else { least };
         let mut raw = core::ptr::null_mut();
         let flags = CUstream_flags_enum::CU_STREAM_NON_BLOCKING.0;
