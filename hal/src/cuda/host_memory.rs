@@ -54,16 +54,16 @@ impl Drop for Registration {
 
 /// Ends the registrations that nobody uses any more, if that waits for nothing.
 pub(super) fn end_retired() {
-    if RETIRED.lock().is_empty() || !poller::is_idle() {
-        return;
+    // Again and again: who retires one meanwhile leaves it to whoever is at it.
+    while !RETIRED.lock().is_empty() && poller::is_idle() {
+        // Never waits for a launch, which can wait for work on its stream.
+        let Some(_alone) = LAUNCHES.try_write() else { return };
+        if !context::are_idle() {
+            return;
+        }
+        let retired = core::mem::take(&mut *RETIRED.lock());
+        drop(retired);
     }
-    // Never waits for a launch, which can wait for work on its stream.
-    let Some(_alone) = LAUNCHES.try_write() else { return };
-    if !context::are_idle() {
-        return;
-    }
-    let retired = core::mem::take(&mut *RETIRED.lock());
-    drop(retired);
 }
 
 impl Drop for Registered {

@@ -17,6 +17,11 @@ pub(super) enum Children {
     Job(symmem_mem::launch::Job),
 }
 
+/// What ranks need that share a GPU as threads: queues of their own, and that the driver loads no kernel of
+/// its own later, which waits for those that run.
+const SHARING: [(&str, &str); 2] =
+    [("CUDA_DEVICE_MAX_CONNECTIONS", "32"), ("CUDA_MODULE_LOADING", "EAGER")];
+
 impl Children {
     /// Re-executes the current program, `far` left open for it.
     pub(super) fn start(place: Place, far: &[UnixDatagram]) -> io::Result<Self> {
@@ -24,7 +29,12 @@ impl Children {
         let variables = inherit::variables(place, far);
         match place.mode {
             Mode::Local | Mode::Threads => {
-                Command::new(program).envs(variables).spawn().map(Children::One)
+                let mut command = Command::new(program);
+                let unset = |(name, _): &(&str, &str)| std::env::var_os(name).is_none();
+                if place.one_device {
+                    command.envs(SHARING.into_iter().filter(unset));
+                }
+                command.envs(variables).spawn().map(Children::One)
             }
             #[cfg(feature = "mem")]
             Mode::Processes => {

@@ -142,25 +142,34 @@ impl Context {
     pub fn group_with(&self, options: &Options) -> Result<Group, TestError> {
         let world = self.world()?;
         let group = world.subgroup(world.ranks()).options(options.clone()).create(&world.wait())?;
-        #[cfg(all(feature = "cuda", feature = "collectives"))]
         self.prepare(&group)?;
+        self.meet_of_one_device()?;
         Ok(group)
     }
 
-    /// Where ranks share a device, loads whatever may be called, before one waits for another: to load
-    /// code waits for the kernels that run.
-    #[cfg(all(feature = "cuda", feature = "collectives"))]
-    fn prepare(&self, group: &Group) -> Result<(), TestError> {
-        use symmem_collectives::Collectives as _;
-        use symmem_hal::types::{DType, ReduceOp};
+    /// Whether ranks are threads that share a GPU. To load code, or to make a group, waits there for the
+    /// kernels that run, and those may wait for whoever does so.
+    fn waits_for_kernels(&self) -> bool {
+        self.place.one_device && self.place.mode == Mode::Threads
+    }
 
-        if !self.place.one_device || self.place.mode != Mode::Threads {
-            return Ok(());
+    /// Loads whatever a group may call, before one of its ranks waits for another.
+    pub(crate) fn prepare(&self, group: &Group) -> Result<(), TestError> {
+        #[cfg(all(feature = "cuda", feature = "collectives"))]
+        if self.waits_for_kernels() {
+            use symmem_collectives::Collectives as _;
+            use symmem_hal::types::{DType, ReduceOp};
+
+            let all = DType::ALL.into_iter().flat_map(|t| ReduceOp::ALL.map(|op| (t, op)));
+            let all: Vec<_> = all.filter(|(dtype, op)| op.check(*dtype).is_ok()).collect();
+            group.prepare(&all)?;
         }
-        let all = DType::ALL.into_iter().flat_map(|t| ReduceOp::ALL.map(|op| (t, op)));
-        let all: Vec<_> = all.filter(|(dtype, op)| op.check(*dtype).is_ok()).collect();
-        group.prepare(&all)?;
-        self.meet()
+        let _ = group;
+        Ok(())
+    }
+
+    fn meet_of_one_device(&self) -> Result<(), TestError> {
+        if self.waits_for_kernels() { self.meet() } else { Ok(()) }
     }
 
     /// A time for waits that are to be in vain: enough for every rank to come to the call, so that
