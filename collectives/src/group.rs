@@ -80,6 +80,11 @@ pub trait Collectives {
     /// [`Algorithm::Multimem`](crate::Algorithm::Multimem) needs is loaded where the group's options and
     /// device allow that.
     ///
+    /// Where ranks share a GPU as threads of a process, call it before one of them waits for another: the
+    /// driver loads code when no kernel of the process runs on the device. There, start the process with
+    /// `CUDA_MODULE_LOADING=EAGER` and `CUDA_DEVICE_MAX_CONNECTIONS=32`, too: the driver loads kernels of its
+    /// own, and gives each stream a queue.
+    ///
     /// # Errors
     ///
     /// [`CallError`]: an operator that a type does not have; kernels that cannot be had.
