@@ -14,13 +14,14 @@ use super::plan::GpuPlan;
 
 /// The header of all kernels of this crate: name and text.
 pub(super) const PLAN_CUH: (&str, &str) = ("plan.cuh", include_str!("../../kernels/plan.cuh"));
+const LINES_CUH: (&str, &str) = ("lines.cuh", include_str!("../../kernels/lines.cuh"));
 const NUMERICS_CUH: (&str, &str) = ("numerics.cuh", include_str!("../../kernels/numerics.cuh"));
 
 /// Operations that reduce.
 static REDUCE: KernelSource = KernelSource {
     name: "symmem-collectives",
     file: ("reduce.cu", include_str!("../../kernels/reduce.cu")),
-    headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH, PLAN_CUH, NUMERICS_CUH],
+    headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH, PLAN_CUH, LINES_CUH, NUMERICS_CUH],
 };
 
 /// Operations that move data and change none of it.

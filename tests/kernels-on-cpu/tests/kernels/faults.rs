@@ -33,7 +33,7 @@ pub const FAULTS: &[Fault] = faults! {
     "flags_polled_without_acquiring": Exchange "staged",
         "symmem_sync.cuh" "u64 found = load_acquire(flag_at(" => "u64 found = load_relaxed(flag_at(";
     "lines_that_arrive_in_parts": Reduce "lines",
-        "reduce.cu" "store_line(" => "store_whole(";
+        "lines.cuh" "store_line(" => "store_whole(";
     "records_announced_without_releasing_them": Failures "time_out",
         "symmem_sync.cuh" "store_release(pointer<u32>(page + CONTROL_ABORT), 1u);" => "store_relaxed(pointer<u32>(page + CONTROL_ABORT), 1u);";
     "puts_signalled_before_the_block_has_stored": Signals "put_with_signal",
@@ -46,7 +46,7 @@ pub const FAULTS: &[Fault] = faults! {
     "packets_of_which_half_is_checked": Exchange "packets",
         "plan.cuh" " | (u32)(high.a >> 32) ^ epoch | (u32)(high.b >> 32) ^ epoch;" => ";";
     "lines_of_which_some_are_checked": Reduce "lines",
-        "reduce.cu" " | (p[3].w[3] ^ epoch);" => ";";
+        "lines.cuh" " | (p[3].w[3] ^ epoch);" => ";";
     "scrubs_that_spare_lines_nobody_wrote": Reduce "lines",
         "symmem_sync.cuh" "(writes ? 16ull * used.lines : 0)" => "(writes ? 16ull * lane.line_count : 0)";
     "begins_before_the_kernel_before_ends": Exchange "packets",
