@@ -15,7 +15,7 @@
 //! # Does
 //!
 //! - Run on any CPU, with ranks as processes or as threads; on a device in software that proves that
-//!   nothing assumes a CPU. GPUs come with their backends.
+//!   nothing assumes a CPU; on NVIDIA GPUs (feature `cuda`).
 //! - Answer a mistake with an error that names it: a rank that is missing, dead, late, or in another
 //!   call is named on every other rank, within a deadline.
 //!

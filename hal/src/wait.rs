@@ -12,6 +12,8 @@ use parking_lot::Mutex;
 #[derive(Clone, Debug)]
 pub struct Wait {
     timeout: Duration,
+    /// When it ends, once it has begun.
+    until: Option<Instant>,
     cancel: Option<CancelToken>,
 }
 
@@ -19,7 +21,7 @@ impl Wait {
     /// Waits at most `timeout`, counted from the start of each call that is given it.
     #[must_use]
     pub const fn timeout(timeout: Duration) -> Self {
-        Wait { timeout, cancel: None }
+        Wait { timeout, until: None, cancel: None }
     }
 
     /// Waits at most `n` milliseconds.
@@ -59,10 +61,19 @@ impl Wait {
         self.cancel.as_ref().is_some_and(CancelToken::is_cancelled)
     }
 
-    /// The moment at which a wait that begins now ends. A bound too large for the clock counts as
-    /// a hundred years.
+    /// The same bound, counted from now whatever is given it: for a call that waits in several steps.
+    #[must_use]
+    pub fn begun(&self) -> Self {
+        Wait { until: Some(self.deadline()), ..self.clone() }
+    }
+
+    /// The moment at which a wait that begins now, or has [begun](Self::begun), ends. A bound too large
+    /// for the clock counts as a hundred years.
     #[must_use]
     pub fn deadline(&self) -> Instant {
+        if let Some(until) = self.until {
+            return until;
+        }
         let now = Instant::now();
         now.checked_add(self.timeout)
             .unwrap_or_else(|| now + Duration::from_secs(100 * 365 * 24 * 3600))

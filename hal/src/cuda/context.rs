@@ -83,12 +83,14 @@ impl core::fmt::Debug for Context {
 /// The devices in use.
 static CONTEXTS: Mutex<Vec<&'static Context>> = Mutex::new(Vec::new());
 
-/// Whether no known stream of any device has work.
+/// Whether no known stream of any device has work, one that nobody holds any more among them.
 pub(super) fn are_idle() -> bool {
     let contexts = CONTEXTS.lock().clone();
     let is_idle = |context: &&'static Context| {
-        let streams: Vec<_> = context.streams.lock().values().filter_map(Weak::upgrade).collect();
-        streams.iter().all(|stream| stream.is_idle())
+        // One that is there and cannot be had is about to end.
+        let streams: Option<Vec<_>> = context.streams.lock().values().map(Weak::upgrade).collect();
+        streams.is_some_and(|streams| streams.iter().all(|stream| stream.is_idle()))
+            && context.spare.is_idle(context)
     };
     contexts.iter().all(is_idle)
 }

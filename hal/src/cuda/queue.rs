@@ -219,8 +219,21 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
+        self.end();
+        let mut streams = self.context.streams.lock();
+        // Whoever asks whether work runs sees it until here: from now on others know of its work. Or it
+        // has been taken up again.
+        if streams.get(&self.id).is_some_and(|stream| stream.strong_count() == 0) {
+            streams.remove(&self.id);
+        }
+        drop(streams);
+        super::capture::reap();
+    }
+}
+
+impl Queue {
+    fn end(&mut self) {
         let context = self.context;
-        context.streams.lock().retain(|_, stream| stream.strong_count() > 0);
         if !context.can_tidy() {
             return;
         }
@@ -258,7 +271,6 @@ impl Drop for Queue {
             let destroyed = unsafe { cu!(context, cuStreamDestroy_v2(self.raw())) };
             context.complain("destroying a stream", destroyed);
         }
-        super::capture::reap();
     }
 }
 

@@ -34,6 +34,15 @@ impl Spare {
         Some((id, stream.0))
     }
 
+    /// Whether none of them has work; a device that does not answer has none.
+    pub(super) fn is_idle(&self, context: &'static Context) -> bool {
+        let Ok(_entered) = context.enter_aside() else { return true };
+        let Ok(query) = context.table().cuStreamQuery() else { return true };
+        let spare = self.0.lock();
+        // SAFETY: as in `take`.
+        spare.values().all(|(_, s)| unsafe { query(s.0) } != CUresult::CUDA_ERROR_NOT_READY)
+    }
+
     /// Leaves one here that nobody holds, and that is in no capture.
     pub(super) fn leave(&self, id: u64, urgent: bool, stream: CUstream) {
         self.0.lock().insert(id, (urgent, Raw(stream)));

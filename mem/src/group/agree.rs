@@ -28,6 +28,7 @@ impl Group {
         let word = Word { what: format!("agree: {what}"), value };
         // The type has no value that cannot be encoded.
         let payload = postcard::to_stdvec(&word).unwrap_or_default();
+        let wait = &wait.begun();
         let mut turn = self.meeting(wait)?;
         let parts = self.gather(&mut turn, Part::plain(payload), wait)?;
         drop(turn);

@@ -168,6 +168,7 @@ impl Group {
     ) -> Result<Self, RendezvousError> {
         static NEXT_SCOPE: AtomicU32 = AtomicU32::new(1);
         let Plan { id, root, members, me, device, options, step } = plan;
+        let wait = &wait.begun();
         options.check(members.len())?;
         let options = options.on(device.kind());
         // Sub-groups keep what their group has found.

@@ -105,6 +105,7 @@ impl Group {
         wait: &Wait,
     ) -> Result<Option<Group>, SubgroupError> {
         self.check()?;
+        let wait = &wait.begun();
         let word = color.map_or(u64::MAX, u64::from);
         let mut payload = word.to_le_bytes().to_vec();
         payload.extend(key.to_le_bytes());

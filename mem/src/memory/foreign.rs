@@ -22,6 +22,14 @@ pub enum ForeignError {
         /// What the device says.
         cause: ImportError,
     },
+    /// It does not begin at a multiple of 16, which kernels take for granted of every allocation.
+    #[error("{bytes} at {address:#x} cannot be an allocation: that is no multiple of 16")]
+    Unaligned {
+        /// Where it begins.
+        address: u64,
+        /// Of this size.
+        bytes: Bytes,
+    },
     /// Some of it is in an allocation already, which [`Allocation::containing`] finds.
     #[error("{bytes} at {address:#x} overlap an allocation: {other} at {base:#x}")]
     Overlaps {
@@ -40,7 +48,7 @@ impl Fault for ForeignError {
     fn kind(&self) -> Kind {
         match self {
             ForeignError::Memory { cause, .. } => cause.kind(),
-            ForeignError::Overlaps { .. } => Kind::InvalidArgument,
+            ForeignError::Unaligned { .. } | ForeignError::Overlaps { .. } => Kind::InvalidArgument,
         }
     }
 }
@@ -58,7 +66,8 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// [`ForeignError`] where the address is none of the device's, or overlaps an allocation.
+    /// [`ForeignError`] where the address is none of the device's or no multiple of 16, or memory
+    /// overlaps an allocation.
     ///
     /// # Safety
     ///
@@ -74,6 +83,9 @@ impl Allocation {
         bytes: Bytes,
         keep: Option<KeepAlive>,
     ) -> Result<Self, ForeignError> {
+        if !address.get().is_multiple_of(16) {
+            return Err(ForeignError::Unaligned { address: address.get(), bytes });
+        }
         // SAFETY: the caller's promise, passed on: memory is held until the retire list drops it.
         let memory = unsafe { Memory::from_raw(device, address, bytes, keep) };
         let address = address.get();

@@ -243,6 +243,7 @@ impl Group {
         let (scope, bytes, offset) = (self.scope(), allocation.bytes(), allocation.offset());
         let span = tracing::info_span!("rendezvous", group = self.id(), bytes = bytes.get());
         let _entered = span.enter();
+        let wait = &wait.begun();
         let mut turn = self.meeting(wait)?;
         // Another thread of this rank may have come first.
         if let Some(place) = allocation.place(scope) {
@@ -301,6 +302,7 @@ impl Group {
     /// [`RendezvousError`] where ranks did not meet.
     pub fn reclaim(&self, wait: &Wait) -> Result<(), RendezvousError> {
         self.check()?;
+        let wait = &wait.begun();
         let mut turn = self.meeting(wait)?;
         let about = About { step: Step::Reclaim, ..self.about() };
         self.exchange_record(&mut turn, &about, wait)

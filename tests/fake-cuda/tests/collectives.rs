@@ -66,6 +66,59 @@ fn tensor(group: &Group, count: u64) -> Tensor<f32> {
 }
 
 #[test]
+fn all_reduces_of_middle_size_go_by_lines() {
+    const ELEMENTS: u64 = 128 << 10;
+    isolated(&[], |control| {
+        ranks(Options::default(), |group| {
+            assert!(group.whole_lines());
+            let tensors = [2, 1].map(|n| tensor(&group, n * ELEMENTS + 4));
+            let handles = tensors.each_ref().map(|t| group.rendezvous(t, &PATIENT).unwrap());
+            group.prepare(&[(DType::F32, ReduceOp::Sum), (DType::F32, ReduceOp::Max)]).unwrap();
+            let stream = group.device().stream(StreamMode::Worker).unwrap();
+            meet(&group);
+            if group.rank().index() == 0 {
+                let launched = |first: u64, count: u64, op, algorithm| {
+                    control.tell("reset-counts");
+                    let part = tensors[0].slice(first, count).unwrap();
+                    let call = group.all_reduce(&part).op(op).algorithm(algorithm);
+                    let done = call.on(&stream).map(|_| ());
+                    stream.synchronize(&PATIENT).unwrap();
+                    (
+                        done,
+                        control.count("kernel:reduce_lines_2"),
+                        control.count("cuLaunchKernelEx"),
+                    )
+                };
+                let (sum, auto, packet) = (ReduceOp::Sum, Algorithm::Auto, Algorithm::Packet);
+                for (first, count, op, lines) in [
+                    (0, ELEMENTS, sum, 1),
+                    (4, ELEMENTS, sum, 1),
+                    // Less, of no whole vectors, at no multiple of 16, by an operator without lines.
+                    (0, 1000, sum, 0),
+                    (0, ELEMENTS + 1, sum, 0),
+                    (1, ELEMENTS, sum, 0),
+                    (0, ELEMENTS, ReduceOp::Max, 0),
+                ] {
+                    let (done, found, kernels) = launched(first, count, op, auto);
+                    assert_eq!((found, kernels), (lines, 1), "{first}, {count}, {op:?}");
+                    done.unwrap();
+                }
+                // Lines carry what packets would not.
+                launched(0, 2 * ELEMENTS, sum, packet).0.unwrap();
+                let (refused, _, kernels) = launched(1, 2 * ELEMENTS, sum, packet);
+                let Err(AllReduceError::Call(CallError::TooLargeForPackets { .. })) = refused
+                else {
+                    panic!("{refused:?}");
+                };
+                assert_eq!(kernels, 0);
+            }
+            meet(&group);
+            drop(handles);
+        });
+    });
+}
+
+#[test]
 fn a_call_is_one_kernel_however_it_is_done() {
     isolated(&[], |control| {
         look(Options::default(), |group, stream| {

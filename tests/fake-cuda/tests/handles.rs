@@ -142,11 +142,13 @@ fn memory_of_another_library_is_shared_where_it_lies() {
         let group = group.unwrap();
         group.device().make_current().unwrap();
         let plain = Arc::new(Plain::new(64 << 10));
+        let error = foreign(&group, plain.0 + 8, None).unwrap_err();
+        assert!(matches!(error, ForeignError::Unaligned { .. }), "{error}");
         // Each rank's begins elsewhere.
         let address = plain.0 + 4096 * (1 + group.rank().index() as u64);
         for _ in 0..3 {
             let mine = foreign(&group, address, Some(plain.clone())).unwrap();
-            for other in [address, address + BYTES.get() - 1, address - BYTES.get() + 1] {
+            for other in [address, address + BYTES.get() - 16, address - BYTES.get() + 16] {
                 let error = foreign(&group, other, None).unwrap_err();
                 assert!(
                     matches!(error, ForeignError::Overlaps { base, other, .. }

@@ -8,7 +8,7 @@
 //! failures with what they must be. This crate compiles all that, and runs it.
 //!
 //! A text of a kernel can be replaced before it is compiled: each planted fault must be found
-//! (`tests/faults.rs`).
+//! (`tests/kernels/faults.rs`).
 //!
 //! What it does not show: what compilers of GPUs make of the kernels, instructions that the stand-in
 //! replaces, conversions of narrow floats, and orders of stores in which two ranks see two writers'
@@ -214,6 +214,14 @@ fn here() -> &'static Path {
 
 fn object(source: &str) -> String {
     source.replace('/', "-").replace(".cpp", ".o")
+}
+
+/// Whether there is a C++ compiler. One that is named is taken to be there.
+#[must_use]
+pub fn has_compiler() -> bool {
+    let mut version = cxx();
+    version.arg("--version");
+    env::var_os("CXX").is_some() || version.output().is_ok_and(|output| output.status.success())
 }
 
 fn cxx() -> Command {

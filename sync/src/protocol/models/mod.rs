@@ -45,8 +45,7 @@
 //! it. Store buffers do not reorder loads.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-// The loom models use more of the programs than the random schedules do, and the reverse.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "loom models use what random schedules do not, and the reverse")]
 
 mod program;
 mod signals;

@@ -1,6 +1,6 @@
 //! Ranks that do not come to a meeting, or come twice.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use symmem_hal::types::RankSet;
@@ -20,6 +20,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(a_rank_missing_from_a_new_group_is_named).at_least(2).isolated(),
     test!(ranks_meet_again_after_one_gave_up_alone).at_least(2),
     test!(the_first_deadline_is_everybodys).at_least(3).isolated(),
+    test!(a_bound_is_for_all_that_a_call_waits_for).at_least(2).isolated(),
     test!(a_cancelled_meeting_is_cancelled_for_all).at_least(2).isolated(),
     test!(a_stopped_rank_holds_up_nobody_beyond_the_bound)
         .ranks(2, 4)
@@ -94,6 +95,28 @@ fn ranks_meet_again_after_one_gave_up_alone(context: &Context) -> Verdict {
     }
     group.check()?;
     Ok(())
+}
+
+/// For its turn among the threads of its rank, and then for the other ranks.
+fn a_bound_is_for_all_that_a_call_waits_for(context: &Context) -> Verdict {
+    const BOUND: Duration = Duration::from_secs(1);
+    let group = context.group()?;
+    let views = [bytes_view(context, 100)?, bytes_view(context, 100)?];
+    if context.rank() == 0 {
+        let attempt = |view: &View| -> Verdict {
+            let since = Instant::now();
+            let found = group.rendezvous(view, &Wait::timeout(BOUND));
+            check_err!(found, RendezvousError::Exchange(_));
+            check!(since.elapsed() < BOUND * 3 / 2, "{BOUND:?} became {:?}", since.elapsed());
+            Ok(())
+        };
+        std::thread::scope(|threads| {
+            let second = threads.spawn(|| attempt(&views[1]));
+            let first = attempt(&views[0]);
+            first.and(second.join().unwrap_or_else(|_| Err(TestError::failed("panicked"))))
+        })?;
+    }
+    context.meet()
 }
 
 /// Ranks with more patience do not stay behind in a meeting that one has given up.
