@@ -99,6 +99,13 @@ impl Arguments {
     }
 }
 
+/// Workspaces of their own.
+const LOCKED: [&str; 3] = [
+    "examples/fused-rmsnorm/Cargo.toml",
+    "examples/tensor-parallel/Cargo.toml",
+    "tools/bindgen/Cargo.toml",
+];
+
 /// Runs of the conformance suite, by name: with these, every test runs somewhere. The same on every
 /// machine: those on GPUs are asked for.
 const MATRIX: &[(&str, &[&[&str]])] = &[
@@ -140,7 +147,14 @@ pub fn run(arguments: &Arguments, summary: &mut Summary) {
         summary.tier("suite", &[Cargo::suite(arguments.suite())]);
         return;
     }
-    summary.tier("format", &[Cargo::new("fmt").args(["--all", "--check"])]);
+    // Lock files of workspaces of their own know the crates of this one.
+    let locked = |manifest: &str| {
+        let update = Cargo::new("update").args(["--workspace", "--locked", "--quiet"]);
+        update.args(["--manifest-path", manifest])
+    };
+    let format = Cargo::new("fmt").args(["--all", "--check"]);
+    let locks = LOCKED.iter().map(|manifest| locked(manifest));
+    summary.tier("format, lock files", &[format].into_iter().chain(locks).collect::<Vec<_>>());
     let clippy = Cargo::new("clippy").args(["--quiet", "--workspace", "--all-targets"]);
     summary.tier("lints", &[clippy.args(["--", "--deny", "warnings"])]);
     let docs = Cargo::new("doc").args(["--quiet", "--workspace", "--no-deps", "--lib"]);
