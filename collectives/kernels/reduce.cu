@@ -146,7 +146,7 @@ template <u32 W> SYMMEM_FN bool fold_lines(const Plan& p, const Step& step, Gate
   const Lane& lane = p.lane;
   auto take = [&](u32 r, Lines& theirs) {
     const u64 lines = lines_from(lane, step.parity, r);
-    return await_together(lane, step.epoch, gate, r, [&] { return theirs.poll(lines, u, step.epoch); });
+    return await<true>(lane, step.epoch, gate, r, [&] { return theirs.poll(lines, u, step.epoch); });
   };
   if constexpr (W == 2) {
     // One vector at a time, of one peer.

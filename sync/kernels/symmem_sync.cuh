@@ -278,8 +278,8 @@ SYMMEM_FN Look look(const Lane& lane, Gate gate, u32 writer) {
 }
 
 // Polls until `ready()`; false if the wait for a word of rank `writer()` ended without it, which is then
-// on record.
-template <class Writer, class Ready>
+// on record. TOGETHER: by the 32 threads of a warp, to whom `ready()` is the same; one looks for all.
+template <bool TOGETHER = false, class Writer, class Ready>
 SYMMEM_FN bool await_of(const Lane& lane, u32 epoch, Gate& gate, Writer writer, Ready ready) {
 #ifdef SYMMEM_UNBOUNDED  // for measuring what the bounds cost
   while (!ready()) {
@@ -290,47 +290,25 @@ SYMMEM_FN bool await_of(const Lane& lane, u32 epoch, Gate& gate, Writer writer, 
 #pragma unroll 1
     for (u32 i = 0; i < MISSES; i++)
       if (ready()) return true;
-    u32 missing = writer();
-    Look found = look(lane, gate, missing);
-    gate = found.gate;
-    if (SYMMEM_UNLIKELY(found.ended != 0)) {
-      give_up(lane, epoch, found.ended, missing);
-      return false;
-    }
-  }
-#endif
-}
-template <class Ready> SYMMEM_FN bool await(const Lane& lane, u32 epoch, Gate& gate, u32 writer, Ready ready) {
-  return await_of(lane, epoch, gate, [&] { return writer; }, ready);
-}
-
-#ifdef SYMMEM_HAS_LINES
-
-// As `await`, of what the 32 threads of a warp await together: `ready()` is the same for all, and so is the
-// answer.
-template <class Ready> SYMMEM_FN bool await_together(const Lane& lane, u32 epoch, Gate& gate, u32 writer, Ready ready) {
-#ifdef SYMMEM_UNBOUNDED
-  while (!ready()) {
-  }
-  return true;
-#else
-  for (;;) {
-#pragma unroll 1
-    for (u32 i = 0; i < MISSES; i++)
-      if (ready()) return true;
     bool ended = false;
-    if (thread_index() % 32 == 0) {
-      Look found = look(lane, gate, writer);
+    if (!TOGETHER || thread_index() % 32 == 0) {
+      u32 missing = writer();
+      Look found = look(lane, gate, missing);
       gate = found.gate;
       ended = found.ended != 0;
-      if (SYMMEM_UNLIKELY(ended)) give_up(lane, epoch, found.ended, writer);
+      if (SYMMEM_UNLIKELY(ended)) give_up(lane, epoch, found.ended, missing);
     }
-    if (!warp_all(!ended)) return false;
+#ifdef SYMMEM_HAS_LINES
+    if constexpr (TOGETHER) ended = !warp_all(!ended);
+#endif
+    if (SYMMEM_UNLIKELY(ended)) return false;
   }
 #endif
 }
-
-#endif
+template <bool TOGETHER = false, class Ready>
+SYMMEM_FN bool await(const Lane& lane, u32 epoch, Gate& gate, u32 writer, Ready ready) {
+  return await_of<TOGETHER>(lane, epoch, gate, [&] { return writer; }, ready);
+}
 
 // ----------------------------------------------------------------------------- operations
 

@@ -23,13 +23,15 @@ pub(super) fn choose(
     lane: &Lane<'_>,
     asked: Algorithm,
     request: &Request<'_>,
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "for lines"))]
+    found: &Found,
 ) -> Result<Algorithm, CallError> {
     let operation = request.operation;
     let size = Size::of(&request.geometry, group.size());
     if asked == Algorithm::Auto {
         let (given, backend) = (kept.choices.as_ref(), group.device().kind());
         #[cfg(feature = "cuda")]
-        if given.is_none() && has_lines(group, lane, request) {
+        if given.is_none() && has_lines(group, lane, request, found) {
             return Ok(Algorithm::Packet);
         }
         return Ok(choice::choose(given, operation, backend, lane.layout(), size));
@@ -42,9 +44,11 @@ pub(super) fn choose(
         return Err(CallError::Algorithm { operation, algorithm: asked });
     }
     let (bytes, capacity) = (size.sent, lane.layout().packet_capacity());
-    #[cfg(feature = "cuda")]
-    let capacity = if has_lines(group, lane, request) { bytes.max(capacity) } else { capacity };
     if asked == Algorithm::Packet && bytes > capacity {
+        #[cfg(feature = "cuda")]
+        if has_lines(group, lane, request, found) {
+            return Ok(asked);
+        }
         return Err(CallError::TooLargeForPackets { bytes, capacity });
     }
     Ok(asked)
@@ -52,10 +56,10 @@ pub(super) fn choose(
 
 /// Whether packets of a call would be lines, which carry more.
 #[cfg(feature = "cuda")]
-fn has_lines(group: &Group, lane: &Lane<'_>, request: &Request<'_>) -> bool {
+fn has_lines(group: &Group, lane: &Lane<'_>, request: &Request<'_>, found: &Found) -> bool {
     group.device().kind() == BackendKind::Cuda
         && gpu::is_size_for_lines(request, lane.layout())
-        && gpu::is_aligned_everywhere(Reach::compared(group, request))
+        && gpu::is_aligned_everywhere(found.compared(group, request))
 }
 
 /// That the switch does it.
@@ -107,6 +111,25 @@ impl Symmetric {
     }
 }
 
+/// What a call has looked up of its memory, once, for its choice and its launch.
+#[derive(Default)]
+pub(super) struct Found {
+    #[cfg(feature = "cuda")]
+    compared: core::cell::OnceCell<[Option<Symmetric>; 2]>,
+}
+
+#[cfg(feature = "cuda")]
+impl Found {
+    /// On GPUs, what ranks compare: both, since inputs are read by copy engines, outputs written by
+    /// kernels.
+    fn compared(&self, group: &Group, request: &Request<'_>) -> [Option<Symmetric>; 2] {
+        *self.compared.get_or_init(|| {
+            let output = request.has_reachable_output().then(|| Symmetric::output(group, request));
+            [Symmetric::input(group, request), output.flatten()]
+        })
+    }
+}
+
 /// The symmetric memory of a call: what every rank compares, and what peers reach into.
 struct Reach {
     compared: [Option<Symmetric>; 2],
@@ -114,22 +137,17 @@ struct Reach {
 }
 
 impl Reach {
-    /// On GPUs, both, since inputs are read by copy engines, outputs written by kernels.
-    #[cfg(feature = "cuda")]
-    fn compared(group: &Group, request: &Request<'_>) -> [Option<Symmetric>; 2] {
-        let output = request.has_reachable_output().then(|| Symmetric::output(group, request));
-        [Symmetric::input(group, request), output.flatten()]
-    }
-
     fn of(
         group: &Group,
         request: &Request<'_>,
         algorithm: Algorithm,
         backend: BackendKind,
+        #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "of GPUs"))]
+        found: &Found,
     ) -> Self {
         #[cfg(feature = "cuda")]
         if backend == BackendKind::Cuda {
-            let compared = Self::compared(group, request);
+            let compared = found.compared(group, request);
             let direct = match gpu::access(algorithm, request) {
                 Access::Read => compared[0],
                 Access::Write => compared[1],
@@ -164,11 +182,12 @@ pub(super) fn launch(
     wait: &Wait,
     request: &Request<'_>,
     algorithm: Algorithm,
+    found: &Found,
     tag: u64,
 ) -> Result<(), Refused> {
     let backend = group.device().kind();
     check(request, stream, backend)?;
-    let Reach { compared, direct } = Reach::of(group, request, algorithm, backend);
+    let Reach { compared, direct } = Reach::of(group, request, algorithm, backend, found);
     let signature = sign(request, algorithm, tag, lane.index(), compared);
     let buffers = || -> Vec<KeepAlive> {
         let buffers = [Some(request.input), request.source, Some(request.output)];

@@ -188,7 +188,8 @@ impl<'a, O: Collective> Call<'a, O> {
     pub fn chosen(&self) -> Result<Algorithm, O::Error> {
         let lane = self.lane_of_group()?;
         let (kept, request) = (launch::kept(self.group)?, self.what.request(self.group)?);
-        Ok(launch::choose(kept, self.group, &lane, self.algorithm, &request)?)
+        let found = launch::Found::default();
+        Ok(launch::choose(kept, self.group, &lane, self.algorithm, &request, &found)?)
     }
 
     fn lane_of_group(&self) -> Result<Lane<'a>, CallError> {
@@ -204,8 +205,9 @@ impl<'a, O: Collective> Call<'a, O> {
     fn issue(&self, lane: &Lane<'_>, stream: &Stream, wait: &Wait) -> Result<(), O::Error> {
         let request = self.what.request(self.group)?;
         let kept = launch::kept(self.group)?;
-        let algorithm = launch::choose(kept, self.group, lane, self.algorithm, &request)?;
-        launch::launch(kept, self.group, lane, stream, wait, &request, algorithm, self.tag)
+        let found = launch::Found::default();
+        let algorithm = launch::choose(kept, self.group, lane, self.algorithm, &request, &found)?;
+        launch::launch(kept, self.group, lane, stream, wait, &request, algorithm, &found, self.tag)
             .map_err(failed)
     }
 }

@@ -55,7 +55,7 @@ pub(crate) fn multimem(group: &Group, request: &Request<'_>) -> Result<Addresses
 /// That a buffer, of as many bytes or of blocks of as many, is whole vectors.
 fn whole(what: &'static str, buffer: &Buffer<'_>, bytes: Bytes) -> Result<(), NoMultimem> {
     let (offset, vector) = (buffer.offset(), Bytes(VECTOR));
-    // Memory begins at a page.
+    // Memory begins at a multiple of as many.
     if offset.get().is_multiple_of(VECTOR) && bytes.get().is_multiple_of(VECTOR) {
         Ok(())
     } else {
