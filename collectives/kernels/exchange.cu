@@ -17,7 +17,7 @@ SYMMEM_FN u32 writers_of(const Plan& p) { return p.root == EVERY_RANK ? ALL : p.
 // Headers to whom this rank has data for; and to all, where completion is the group's.
 SYMMEM_FN void publish(const Plan& p, Headers& headers, const Step& step) {
   const bool every = is_source(p, p.lane.rank) || p.group_completion;
-  headers.publish(p.lane, step, sync_thread(), [&](u32) { return every; });
+  headers.publish(p.lane, step, [&](u32) { return every; });
 }
 // Headers of sources. Of other ranks, of which block 0 alone shows one, only `others` says whether.
 template <class Also> SYMMEM_FN bool compare(const Plan& p, Headers& headers, const Step& step, bool others, Also also) {
@@ -100,6 +100,7 @@ SYMMEM_FN void exchange_packets(const Plan& p) {
   const u64 first = (u64)block_index() * workers() + thread_index();
   const bool source = is_source(p, lane.rank);
   if (!begin(lane)) return;
+  Headers headers(lane, sync_thread());
   // Under way before the epoch is known.
   const Runs own = input_part(p, lane.rank);
   Vector ahead = {};
@@ -130,7 +131,6 @@ SYMMEM_FN void exchange_packets(const Plan& p) {
       }
     });
   } else if (ok) {
-    Headers headers;
     publish(p, headers, step);
     ok = compare(p, headers, step, false, [](u32) { return true; });
   }
@@ -148,13 +148,13 @@ SYMMEM_FN void exchange_packets(const Plan& p) {
 SYMMEM_FN void exchange_staged(const Plan& p) {
   const Lane& lane = p.lane;
   if (!begin(lane)) return;
+  Headers headers(lane, sync_thread());
   const u32 count = p.rounds - (block_index() >= p.last), rounds = count + p.ahead;
   const bool source = is_source(p, lane.rank), takes = consumes(p);
   Step step;
   if (!enter(lane, step)) return;
   if (!await_clear(lane, step)) return;
   bool ok = true;
-  Headers headers;
   if (!is_worker()) publish(p, headers, step);
   Gate gate;
   Ring pushed(p), taken(p);
@@ -217,6 +217,7 @@ SYMMEM_FN void exchange_staged(const Plan& p) {
 SYMMEM_FN void exchange_direct(const Plan& p) {
   const Lane& lane = p.lane;
   if (!begin(lane)) return;
+  Headers headers(lane, sync_thread());
   const u32 count = p.rounds - (block_index() >= p.last);
   const bool source = is_source(p, lane.rank);
   Step step;
@@ -229,7 +230,6 @@ SYMMEM_FN void exchange_direct(const Plan& p) {
       keep_own(p, chunk.start, chunk.length);
     }
   } else {
-    Headers headers;
     publish(p, headers, step);
     ok = compare(p, headers, step, source, [](u32) { return true; });
   }
@@ -262,11 +262,11 @@ SYMMEM_FN void exchange_direct(const Plan& p) {
 SYMMEM_FN void exchange_meet(const Plan& p) {
   const Lane& lane = p.lane;
   if (!begin(lane)) return;
+  Headers headers(lane, sync_thread());
   Step step;
   if (!enter(lane, step)) return;
   if (!await_clear(lane, step) || is_worker()) return;
-  Headers headers;
-  headers.publish(lane, step, sync_thread());
+  headers.publish(lane, step);
   headers.compare(lane, step, [](u32) { return true; });
 }
 
@@ -289,6 +289,7 @@ SYMMEM_FN void exchange_part(const Plan& p) {
 
 #define SYMMEM_KERNEL(name)                                                                        \
   extern "C" __global__ void __launch_bounds__(288, 1) name(const SYMMEM_ARGS symmem::Plan plan) { \
+    symmem::fetch_arguments(plan);                                                                 \
     symmem::name(plan);                                                                            \
   }
 

@@ -41,13 +41,13 @@ SYMMEM_FN void store_everywhere(u64 at, const Vector& v) {
 template <class Move> SYMMEM_FN void between_all(const Plan& p, u64 start, u64 stop, Move move) {
   const Lane& lane = p.lane;
   if (!begin(lane)) return;
+  Headers headers(lane, sync_thread());
   Step step;
   if (!enter(lane, step)) return;
   if (!await_clear(lane, step)) return;
   bool ok = true;
   if (!is_worker()) {
-    Headers headers;
-    headers.publish(lane, step, sync_thread());
+    headers.publish(lane, step);
     ok = headers.compare(lane, step, [](u32) { return true; });
   }
   ok = !block_any(!ok);
@@ -118,6 +118,7 @@ SYMMEM_FN void multimem_all_gather(const Plan& p) {
 
 #define SYMMEM_KERNEL(name, body)                                                                  \
   extern "C" __global__ void __launch_bounds__(288, 1) name(const SYMMEM_ARGS symmem::Plan plan) { \
+    symmem::fetch_arguments(plan);                                                                 \
     symmem::body(plan);                                                                            \
   }
 

@@ -25,7 +25,7 @@ SYMMEM_FN bool feeds(const Plan& p, u32 r) { return p.root == EVERY_RANK || p.ro
 
 // Headers to whoever reduces; and to all, where completion is the group's.
 SYMMEM_FN void publish(const Plan& p, Headers& headers, const Step& step) {
-  headers.publish(p.lane, step, sync_thread(), [&](u32 r) { return feeds(p, r) || p.group_completion; });
+  headers.publish(p.lane, step, [&](u32 r) { return feeds(p, r) || p.group_completion; });
 }
 // Headers of whoever is reduced.
 template <class Also> SYMMEM_FN bool compare(const Plan& p, Headers& headers, const Step& step, Also also) {
@@ -104,6 +104,7 @@ template <u32 W> SYMMEM_FN void reduce_packets(const Plan& p) {
   const u64 first = (u64)block_index() * workers() + thread_index();
   const u64 own = p.input + p.in.step * lane.rank;
   if (!begin(lane)) return;
+  Headers headers(lane, sync_thread());
   // Under way before the epoch is known.
   Vector ahead = {};
   if (is_worker() && first < whole) ahead = load_vector(pointer<void>(own + first * 16));
@@ -129,7 +130,6 @@ template <u32 W> SYMMEM_FN void reduce_packets(const Plan& p) {
     }
     if (W == 0 && ok && p.receives && whole * 16 < p.bytes) ok = take_narrow(p, step, whole + first, stride);
   } else if (ok) {
-    Headers headers;
     publish(p, headers, step);
     ok = compare(p, headers, step, [](u32) { return true; });
   }
@@ -187,6 +187,7 @@ template <u32 W> SYMMEM_FN bool fold_lines(const Plan& p, const Step& step, Gate
 template <u32 W> SYMMEM_FN void reduce_lines(const Plan& p) {
   const Lane& lane = p.lane;
   if (!begin(lane)) return;
+  Headers headers(lane, sync_thread());
   const u64 count = p.bytes / 16, units = (count + Lines::VECTORS - 1) / Lines::VECTORS;
   const u64 warps = workers() / 32, stride = grid_size() * warps, first = block_index() * warps + thread_index() / 32;
   Lines mine = {};
@@ -210,7 +211,6 @@ template <u32 W> SYMMEM_FN void reduce_lines(const Plan& p) {
       before = now;
     }
   } else if (ok) {
-    Headers headers;
     publish(p, headers, step);
     ok = compare(p, headers, step, [](u32) { return true; });
   }
@@ -371,6 +371,7 @@ SYMMEM_FN void fold_chunk(const Plan& p, u64 part, const Chunk& chunk, u32 parit
 template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
   const Lane& lane = p.lane;
   if (!begin(lane)) return;
+  Headers headers(lane, sync_thread());
   const u32 count = p.rounds - (block_index() >= p.last), rounds = count + p.ahead;
   // Slices are multiples of 128 bytes; the last ones may be short, or empty.
   auto chunk = [&](u32 r, u32 c) {
@@ -391,7 +392,6 @@ template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
   if (!enter(lane, step)) return;
   if (!await_clear(lane, step)) return;
   bool ok = true;
-  Headers headers;
   if (!is_worker()) publish(p, headers, step);
   Gate gate;
   Ring pushed(p), folded(p);
@@ -490,13 +490,13 @@ struct Walk {
 SYMMEM_FN void reduce_blocks(const Plan& p) {
   const Lane& lane = p.lane;
   if (!begin(lane)) return;
+  Headers headers(lane, sync_thread());
   const u32 count = p.rounds - (block_index() >= p.last), rounds = count + p.ahead;
   Step step;
   if (!enter(lane, step)) return;
   if (!await_clear(lane, step)) return;
   bool ok = true;
-  Headers headers;
-  if (!is_worker()) headers.publish(lane, step, sync_thread());
+  if (!is_worker()) headers.publish(lane, step);
   Gate gate;
   Ring pushed(p), folded(p);
   Walk push(p), fold(p);
@@ -563,6 +563,7 @@ template <u32 W> SYMMEM_FN void reduce_two_shot(const Plan& p) { reduce_chunks<W
 
 #define SYMMEM_KERNEL(name, body)                                                            \
   extern "C" __global__ void __launch_bounds__(288, 1) name(const SYMMEM_ARGS symmem::Plan plan) { \
+    symmem::fetch_arguments(plan);                                                          \
     symmem::body(plan);                                                                     \
   }
 #define SYMMEM_KERNELS(W)                              \

@@ -237,6 +237,7 @@ SYMMEM_FN void publish(const Signal& s, u64 word) {
 
 // Thread p tells rank p, and waits for it; threads of a larger group do so for several.
 extern "C" __global__ void __launch_bounds__(32) symmem_barrier(const SYMMEM_ARGS Signal s) {
+  fetch_arguments(s);
   wait_for_previous_kernel();
   Channel c = load_channel(s);
   if (c.state != OPEN) {

@@ -6,10 +6,11 @@
 // A kernel of one operation, on any number of blocks:
 //
 //   if (!begin(lane)) return;               // every thread
+//   Headers headers(lane, thread);          // every thread; of the warp that is to publish, below 32
 //   Step step;
 //   if (!enter(lane, step)) return;         // every thread, before any store that a peer sees
 //   ok = await_clear(lane, step);           // every thread, before one stores
-//   headers.publish(...), headers.compare(...)   // by one warp: this block's, and the peers'
+//   headers.publish(...), headers.compare(...)   // by that warp: this block's, and the peers'
 //   ... put / poll packets, or store payload, raise and await flags ...
 //   exit(lane, step, ok, used);             // every thread, after the last read of peers' words
 //
@@ -464,42 +465,38 @@ __device__ __attribute__((noinline)) inline void mismatch(const Lane& lane, Step
                  {Shown::word(theirs.signature), Shown::word(theirs.issue)}});
 }
 
-// What this block's header says after the signature, to each thread of one warp. Of a node in a graph it
-// counts the run: the thread that says `count`.
-SYMMEM_FN u64 issue_word(const Lane& lane, bool count) {
-  if (lane.runs == 0) return lane.issue;
-  u64* runs = pointer<u64>(lane.runs) + block_index();
-  u64 run = load_relaxed(runs) + 1;
-  // All have read it.
-  warp_sync();
-  if (count) store_relaxed(runs, run);
-  return REPLAY | run;
-}
-
 // Of a rank whose header is not awaited.
 constexpr u32 NO_BLOCK = ~0u;
 
 // A block's header, to every peer and of every peer, by the 32 threads of one warp: two for each peer,
 // of which one has the signature and one the issue.
 struct Headers {
-  u64 issue;
+  u64 issue;  // what this block's header says after the signature
   Pair mine;
-  u32 t;  // of the warp
+  u32 t;  // of the warp; of no other below 32
   Gate gate;
+
+  // Before `enter`: of a node in a graph, the run's number is on its way while the epoch is.
+  SYMMEM_FN Headers(const Lane& lane, u32 thread) : issue(lane.issue), mine{}, t(thread) {
+    if (t < 32 && lane.runs != 0) issue = REPLAY | (load_relaxed(pointer<u64>(lane.runs) + block_index()) + 1);
+  }
 
   // After this rank may store into all peers' words: to those to whom this block sends data, `feeds(r)`;
   // to all of block 0, and to this rank itself, which compares it later if it must.
-  template <class Feeds> SYMMEM_FN void publish(const Lane& lane, const Step& step, u32 thread, Feeds feeds) {
-    t = thread;
-    issue = issue_word(lane, t == 0);
+  template <class Feeds> SYMMEM_FN void publish(const Lane& lane, const Step& step, Feeds feeds) {
+    if (lane.runs != 0) {
+      // All have read it.
+      warp_sync();
+      if (t == 0) store_relaxed(pointer<u64>(lane.runs) + block_index(), issue & ~REPLAY);
+    }
     u64 value = t % 2 ? issue : lane.signature;
     mine = Pair{step.tag | (value & 0xffffffff), step.tag | value >> 32};
     for (u32 r = t / 2; r < lane.world; r += 16)
       if (block_index() == 0 || (r != lane.rank && feeds(r)))
         store_pair(pointer<void>(header_at(lane, lane_of(lane, r), step.parity, lane.rank, block_index()) + t % 2 * 16), mine);
   }
-  SYMMEM_FN void publish(const Lane& lane, const Step& step, u32 thread) {
-    publish(lane, step, thread, [](u32) { return true; });
+  SYMMEM_FN void publish(const Lane& lane, const Step& step) {
+    publish(lane, step, [](u32) { return true; });
   }
 
   // Waits for those of the peers of which it is to see a block's, `block_of(r)`, and until `also(r)` for

@@ -65,14 +65,14 @@ extern "C" __global__ void __launch_bounds__(64) exchange(const SYMMEM_ARGS Exch
     return;
   }
   if (!begin(lane)) return;
+  Headers headers(lane, thread_index());
   Step step;
   if (!enter(lane, step)) return;
   bool ok = await_clear(lane, step);
   if (ok && thread_index() >= 32) {
     ok = gather(e, step, thread_index() - 32);
   } else if (ok) {
-    Headers headers;
-    headers.publish(lane, step, thread_index());
+    headers.publish(lane, step);
     ok = headers.compare(lane, step, [](u32) { return true; });
   }
   exit(lane, step, ok, Used{ALL, 1, false});

@@ -163,13 +163,14 @@ SYMMEM_FN bool reduce(const Fused& a, const Step& step) {
 
 extern "C" __global__ void __launch_bounds__(THREADS) fused(const SYMMEM_ARGS Fused a) {
   const Lane& lane = a.lane;
+  fetch_arguments(a);
   if (!begin(lane)) return;
+  Headers headers(lane, thread_index());
   Step step;
   if (!enter(lane, step)) return;
   bool ok = !block_any(!await_clear(lane, step));
-  Headers headers;
   if (ok) {
-    if (thread_index() < 32) headers.publish(lane, step, thread_index());
+    if (thread_index() < 32) headers.publish(lane, step);
     push(a, step);
     ok = reduce(a, step);
   }

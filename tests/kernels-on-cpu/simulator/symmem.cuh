@@ -48,6 +48,7 @@ u32 grid_size();
 u64 clock_ns();
 void warp_sync();
 bool warp_all(bool mine);
+template <class Args> void fetch_arguments(const Args&) {}
 void wait_for_previous_kernel();
 void allow_next_kernel();
 
