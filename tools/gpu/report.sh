@@ -5,7 +5,7 @@
 #   report.sh FOLDER PART...
 #
 # Parts: info kernels processes threads shared shared-processes memcheck racecheck all-reduce others barrier
-#        bounds tune compare example
+#        enqueue bounds tune compare example
 set -u
 bundle=$(cd "$(dirname "$0")" && pwd)
 out=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -52,7 +52,7 @@ for part; do
     processes) step processes 280 ./conformance --backend cuda --ranks 2 ;;
     threads) step threads 280 ./conformance --backend cuda --ranks 2 --threads ;;
     shared) step shared 500 ./conformance --backend cuda --ranks 4,8 --threads --one-device ;;
-    shared-processes) step shared-processes 200 ./conformance --backend cuda --ranks 4 --one-device all_reduce ;;
+    shared-processes) step shared-processes 200 ./conformance --backend cuda --ranks 4 --one-device collectives::sizes ;;
     # On few and small sizes: every access is checked.
     memcheck)
         step memcheck 280 compute-sanitizer --tool memcheck --error-exitcode 9 \
@@ -83,6 +83,12 @@ for part; do
         done
         ;;
     barrier) step barrier 60 ./symmem bench barrier --backend cuda --ranks 2 --threads --graph --batch 20x50 ;;
+    enqueue)
+        for ranks in "" --threads; do
+            step "enqueue$ranks" 60 ./symmem bench enqueue --backend cuda --ranks 2 --dtype bf16 --min 2K --max 16M --factor 8192 \
+                $ranks
+        done
+        ;;
     bounds)
         step bounds 400 ./symmem bench bounds --backend cuda --ranks 2 --threads --dtype bf16 --min 2K --max 64M --factor 4 \
             --json "$out/bounds.json"

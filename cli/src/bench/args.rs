@@ -11,8 +11,8 @@ use symmem::prelude::*;
 use super::check::Seed;
 use super::devices::{Backend, Devices};
 use super::operation::{
-    AllGather, AllReduce, AllToAll, AllToAllNd, Barrier, Bounds, Broadcast, Collective, OneSided,
-    Operation, Placement, Reduce, ReduceScatter, ReduceScatterOffset, Rendezvous, Sweep,
+    AllGather, AllReduce, AllToAll, AllToAllNd, Barrier, Bounds, Broadcast, Collective, Enqueue,
+    OneSided, Operation, Placement, Reduce, ReduceScatter, ReduceScatterOffset, Rendezvous, Sweep,
 };
 use super::timing::{Batch, Isolated, Pace};
 use crate::parse::{at_least_one, ranks, seconds, size};
@@ -56,6 +56,9 @@ pub enum OperationArgs {
     /// What the bounds on kernels' waits cost: an all-reduce beside one that was compiled without them
     #[command(hide = true)]
     Bounds(Reducing),
+    /// What it takes a host to enqueue an all-reduce, beside a bare launch of the driver's
+    #[command(hide = true)]
+    Enqueue(Reducing),
     /// No rank goes on before all have come
     Barrier(BarrierArgs),
     /// Fresh memory of every rank is mapped into all others
@@ -277,7 +280,7 @@ pub enum ArgsError {
     NothingToPlot,
     #[error("--root {root}: there are ranks 0 to {}", ranks - 1)]
     Root { root: usize, ranks: usize },
-    #[error("only kernels on GPUs can be compiled without bounds: --backend cuda")]
+    #[error("only a GPU's driver launches kernels: --backend cuda")]
     NoKernels,
     #[error("--step 0 leads nowhere")]
     NoStep,
@@ -301,6 +304,7 @@ impl OperationArgs {
             OperationArgs::Rendezvous(args) => (&args.common, None),
             OperationArgs::AllReduce(Reducing { data, .. })
             | OperationArgs::Bounds(Reducing { data, .. })
+            | OperationArgs::Enqueue(Reducing { data, .. })
             | OperationArgs::ReduceScatter(Reducing { data, .. })
             | OperationArgs::Reduce(Rooted { all: Reducing { data, .. }, .. })
             | OperationArgs::ReduceScatterOffset(ReduceScatterOffsetArgs { data, .. })
@@ -320,13 +324,11 @@ impl OperationArgs {
                 let all_reduce = AllReduce { op: operator.op, algorithm: how.algorithm };
                 data.sweep(all_reduce, buffers.placement())
             }
-            OperationArgs::Bounds(Reducing { data, buffers, operator, how }) => {
-                if data.common.devices.backend != Backend::Cuda {
-                    return Err(ArgsError::NoKernels);
-                }
-                let all_reduce = AllReduce { op: operator.op, algorithm: how.algorithm };
-                let sweep = data.sweep_of(all_reduce, buffers.placement())?;
-                Ok(Box::new(Bounds { sweep }))
+            OperationArgs::Bounds(reducing) => {
+                Ok(Box::new(Bounds { sweep: reducing.of_kernels()? }))
+            }
+            OperationArgs::Enqueue(reducing) => {
+                Ok(Box::new(Enqueue { sweep: reducing.of_kernels()? }))
             }
             OperationArgs::AllGather(Moving { data, buffers, how }) => {
                 data.sweep(AllGather { algorithm: how.algorithm }, buffers.placement())
@@ -371,6 +373,18 @@ impl OperationArgs {
                 Ok(Box::new(Rendezvous { bytes: *bytes, pace: common.pace() }))
             }
         }
+    }
+}
+
+impl Reducing {
+    /// All-reduces, where kernels do them.
+    fn of_kernels(&self) -> Result<Sweep<AllReduce>, ArgsError> {
+        let Reducing { data, buffers, operator, how } = self;
+        if data.common.devices.backend != Backend::Cuda {
+            return Err(ArgsError::NoKernels);
+        }
+        let all_reduce = AllReduce { op: operator.op, algorithm: how.algorithm };
+        data.sweep_of(all_reduce, buffers.placement())
     }
 }
 

@@ -65,7 +65,8 @@ impl Pattern {
 
     /// One and the same bytes in every element.
     pub fn constant(dtype: DType, byte: u8) -> Self {
-        Pattern { dtype, piece: vec![byte; dtype.size()] }
+        // A whole period, since a device's memory is read a piece at a time.
+        Pattern { dtype, piece: vec![byte; PERIOD * dtype.size()] }
     }
 
     fn of(dtype: DType, count: u64, mut element: impl FnMut(usize) -> u64) -> Self {

@@ -128,12 +128,15 @@ impl<'a> Collector<'a> {
 
     /// Sizes that all ranks are done with.
     fn done(&self) -> usize {
-        self.ranks.iter().map(|heard| heard.rows.len() + heard.skipped.len()).min().unwrap_or(0)
+        let sizes =
+            |heard: &Heard| heard.rows.len() / self.operation.variants() + heard.skipped.len();
+        self.ranks.iter().map(sizes).min().unwrap_or(0)
     }
 
     fn complete(&self, rank: usize) -> bool {
         let heard = &self.ranks[rank];
-        heard.rows.len() + heard.skipped.len() == self.operation.sizes().len()
+        let variants = self.operation.variants();
+        heard.rows.len() + variants * heard.skipped.len() == variants * self.operation.sizes().len()
     }
 
     /// The results of all ranks together, or the fault that is closest to the cause.
@@ -173,4 +176,72 @@ fn by_index<'a>(
     rows: impl Fn(&'a Heard) -> &'a Vec<Row> + 'a,
 ) -> impl Iterator<Item = Vec<&'a Row>> {
     (0..).map_while(move |index| ranks.iter().map(|heard| rows(heard).get(index)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::member::{Member, RankError};
+
+    /// So many variants of two sizes; measures nothing by itself.
+    struct Beside(usize);
+
+    impl Operation for Beside {
+        fn name(&self) -> &'static str {
+            "beside"
+        }
+        fn dtype(&self) -> &'static str {
+            "-"
+        }
+        fn describe(&self) -> String {
+            String::new()
+        }
+        fn isolated(&self) -> &'static str {
+            ""
+        }
+        fn checked(&self) -> &'static str {
+            ""
+        }
+        fn sizes(&self) -> &[Bytes] {
+            &[Bytes(8), Bytes(16)]
+        }
+        fn variants(&self) -> usize {
+            self.0
+        }
+        fn bus_factor(&self, _: usize) -> f64 {
+            1.0
+        }
+        fn measure(&self, _: &Member<'_>, _: &mut dyn FnMut(Report)) -> Result<(), RankError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn everything_is_reported_once_each_variant_of_each_size_is() {
+        let row = || {
+            let timing = Timing::of_batches(vec![1.0]);
+            Report::Row(Row { bytes: 8, algorithm: String::new(), checked: true, timing })
+        };
+        let skipped = || Report::Skipped { bytes: 16, because: String::new() };
+        for (variants, rows, skips, complete) in [
+            (1, 2, 0, true),
+            (1, 1, 0, false),
+            (2, 2, 0, false),
+            (2, 3, 0, false),
+            (2, 4, 0, true),
+            (2, 2, 1, true),
+            (2, 1, 1, false),
+            (2, 5, 0, false),
+        ] {
+            let (operation, progress) = (Beside(variants), Progress::new(2));
+            let mut collector = Collector::new(&operation, 1, &progress);
+            (0..rows).for_each(|_| collector.report(0, row()));
+            (0..skips).for_each(|_| collector.report(0, skipped()));
+            let collected = collector.finish();
+            assert_eq!(collected.is_ok(), complete, "{variants} {rows} {skips}");
+            if let Ok(collected) = collected {
+                assert_eq!((collected.lines.len(), collected.skipped.len()), (rows, skips));
+            }
+        }
+    }
 }

@@ -49,6 +49,10 @@ impl Operation for Bounds {
         self.sweep.sizes()
     }
 
+    fn variants(&self) -> usize {
+        2
+    }
+
     fn bus_factor(&self, ranks: usize) -> f64 {
         self.sweep.bus_factor(ranks)
     }

@@ -12,6 +12,7 @@ mod all_to_all_nd;
 mod barrier;
 mod bounds;
 mod broadcast;
+mod enqueue;
 mod one_sided;
 mod reduce;
 mod reduce_scatter;
@@ -26,6 +27,7 @@ pub use all_to_all_nd::AllToAllNd;
 pub use barrier::Barrier;
 pub use bounds::Bounds;
 pub use broadcast::Broadcast;
+pub use enqueue::Enqueue;
 pub use one_sided::OneSided;
 pub use reduce::Reduce;
 pub use reduce_scatter::ReduceScatter;
@@ -60,6 +62,11 @@ pub trait Operation: Sync {
 
     /// The sizes to measure, ascending: the larger of a rank's send and receive buffer.
     fn sizes(&self) -> &[Bytes];
+
+    /// How many things are measured of each size, beside each other.
+    fn variants(&self) -> usize {
+        1
+    }
 
     /// What the bandwidth is multiplied with to compare it with the hardware's, as nccl-tests does.
     fn bus_factor(&self, ranks: usize) -> f64;
