@@ -336,6 +336,10 @@ impl Stream {
 
     /// Ends the capture that this stream began; all its streams run their work again.
     ///
+    /// Makes the graph ready to run, on a GPU: for that its driver can wait until kernels of the process have
+    /// ended, and hold up other threads meanwhile. Where ranks share a GPU as threads, all end their
+    /// captures before one waits in a kernel for another.
+    ///
     /// # Errors
     ///
     /// [`CaptureError`]; but for [`CaptureError::NotOrigin`] the capture is over all the same.

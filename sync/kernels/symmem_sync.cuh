@@ -67,6 +67,8 @@ struct alignas(16) EpochRecord {
 };
 
 constexpr u32 EPOCH_MIN = 2, EPOCH_MAX = 0x7fffffff, EPOCH_BUSY = 1u << 31;
+SYMMEM_FN u32 next_epoch(u32 epoch) { return epoch == EPOCH_MAX ? EPOCH_MIN : epoch + 1; }
+SYMMEM_FN u32 previous_epoch(u32 epoch) { return epoch == EPOCH_MIN ? EPOCH_MAX : epoch - 1; }
 constexpr u32 ENTRY_OPEN = 0, ENTRY_FAILED = 1, ENTRY_RETIRED = 2;
 
 constexpr u32 REASON_TIMED_OUT = 1, REASON_PEER_LOST = 2, REASON_CALL_MISMATCH = 3, REASON_LANE_BUSY = 4,
@@ -131,13 +133,16 @@ SYMMEM_FN u64 staging_from(const Lane& lane, u32 parity, u32 writer) {
 // Why a wait ends without its data where the group has failed already: else one of REASON_*.
 constexpr u32 ABORTED = ~0u;
 
-// A bit for each peer whose block 0 has not come to `epoch`, and `writer`'s.
+// A bit for each peer whose block 0 has not come to `epoch`, and `writer`'s. While this rank has shown no
+// header of that epoch, since it waits for readers of the one before: who has not come to that one.
 SYMMEM_FN u64 missing_mask(const Lane& lane, u32 epoch, u32 writer, u32 word) {
-  u64 mask = 0, own = lane.own;
-  for (u32 r = word * 64; r < lane.world && r < word * 64 + 64; r++) {
-    u64 last = load_relaxed(pointer<u64>(header_at(lane, own, epoch & 1, r, 0)) + 3);
-    if (r != lane.rank && (r == writer || last >> 32 != epoch)) mask |= 1ull << (r % 64);
-  }
+  auto shown = [&](u32 at, u32 r) {
+    return (u32)(load_relaxed(pointer<u64>(header_at(lane, lane.own, at & 1, r, 0)) + 3) >> 32);
+  };
+  const u32 awaited = shown(epoch, lane.rank) == epoch ? epoch : previous_epoch(epoch);
+  u64 mask = 0;
+  for (u32 r = word * 64; r < lane.world && r < word * 64 + 64; r++)
+    if (r != lane.rank && (r == writer || shown(awaited, r) != awaited)) mask |= 1ull << (r % 64);
   return mask;
 }
 
@@ -321,8 +326,6 @@ struct Step {
   u32 settled;   // whether this rank may store into any peer's words at once
 };
 
-SYMMEM_FN u32 next_epoch(u32 epoch) { return epoch == EPOCH_MAX ? EPOCH_MIN : epoch + 1; }
-SYMMEM_FN u32 previous_epoch(u32 epoch) { return epoch == EPOCH_MIN ? EPOCH_MAX : epoch - 1; }
 SYMMEM_FN bool scrub_due(u32 epoch) { return (epoch & ~1u) == 2 || (epoch & ~1u) == 0x40000000; }
 
 // Whether any thread of the block says so. Every thread calls it.

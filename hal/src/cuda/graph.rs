@@ -21,6 +21,9 @@ use crate::health::Health;
 use crate::stream::KeepAlive;
 use crate::{StreamOrder, Wait};
 
+/// Far longer than a graph takes to its device.
+const UPLOAD: Wait = Wait::seconds(1);
+
 /// A graph of the driver's with its executable form. Clones are the same graph.
 #[derive(Clone, Debug)]
 pub struct Graph(Arc<Inner>);
@@ -95,10 +98,13 @@ impl Graph {
         let graph = Graph(Arc::new(Inner { template, exec: Raw(exec), nodes, order, recorded }));
         if context.table().cuGraphUpload().is_ok() {
             // What its first launch would else have to get: that can wait for kernels, which may by then
-            // wait for this launch.
-            let copier = context.copier()?;
+            // wait for this launch. Waited for, so that nobody ends a graph that is on its way.
+            let (copier, uploaded) = (context.copier()?, context.point()?);
             // SAFETY: both are alive.
             unsafe { cu!(context, cuGraphUpload(graph.0.exec.0, copier)) }?;
+            uploaded.record(copier)?;
+            // An upload that takes longer has no use any more, and does no harm.
+            let _ = uploaded.wait(&UPLOAD);
         }
         Ok(graph)
     }

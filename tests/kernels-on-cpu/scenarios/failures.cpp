@@ -160,6 +160,25 @@ void time_out(Random& random, const Schedule& schedule) {
   calls.check_guards();
 }
 
+// One rank does not come to a broadcast, which nobody needs it for: the next operations wait for it, before
+// any rank shows a header, and name nobody else.
+void time_out_of_a_reader(Random& random, const Schedule& schedule) {
+  Setting setting = some_ranks(random, 2000000);
+  const u32 late = random.below(setting.world), root = (late + random.between(1, setting.world - 1)) % setting.world;
+  Place place(random, schedule, setting);
+  Reports reports(place.group);
+  Calls calls(place.group, root);
+  for (u32 i = random.below(3); i != 0; i--) calls.launch_all();
+  for (u32 i = 0; i < 3; i++)
+    for (u32 r = 0; r < setting.world; r++)
+      if (r != late) calls.launch(r);
+  place.machine.run();
+  Record found = reports.all();
+  CHECK(found.reason == REASON_TIMED_OUT && found.missing == 1u << late, "reason %u, missing %llx, not rank %u", found.reason, found.missing, late);
+  CHECK(found.epoch == place.group.records(found.reporter - 1)->epoch, "epoch %u", found.epoch);
+  calls.check_guards();
+}
+
 // As `time_out`, in a graph: the launch of the graph bounds the waits, not what it was captured with.
 void launch_bounds(Random& random, const Schedule& schedule) {
   Setting setting = some_ranks(random);
@@ -291,6 +310,7 @@ void large(Random& random, const Schedule& schedule) {
 
 extern const Named SCENARIOS[] = {{"mismatch", mismatch},
                                   {"time_out", time_out},
+                                  {"time_out_of_a_reader", time_out_of_a_reader},
                                   {"launch_bounds", launch_bounds},
                                   {"host_ends_wait", host_ends_wait},
                                   {"busy", busy},

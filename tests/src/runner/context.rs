@@ -143,12 +143,12 @@ impl Context {
         let world = self.world()?;
         let group = world.subgroup(world.ranks()).options(options.clone()).create(&world.wait())?;
         self.prepare(&group)?;
-        self.meet_of_one_device()?;
+        self.ready()?;
         Ok(group)
     }
 
-    /// Whether ranks are threads that share a GPU. To load code, or to make a group, waits there for the
-    /// kernels that run, and those may wait for whoever does so.
+    /// Whether ranks are threads that share a GPU. To load code, or to make a group or a graph, can wait
+    /// there for the kernels that run, and those may wait for whoever does so.
     fn waits_for_kernels(&self) -> bool {
         self.place.one_device && self.place.mode == Mode::Threads
     }
@@ -168,7 +168,9 @@ impl Context {
         Ok(())
     }
 
-    fn meet_of_one_device(&self) -> Result<(), TestError> {
+    /// Every rank has loaded and made what it needs: now some may wait in kernels for others.
+    #[track_caller]
+    pub(crate) fn ready(&self) -> Result<(), TestError> {
         if self.waits_for_kernels() { self.meet() } else { Ok(()) }
     }
 

@@ -42,6 +42,7 @@ const SCENARIOS: &[(Program, &[(&str, u32)])] = &[
         &[
             ("mismatch", 60),
             ("time_out", 60),
+            ("time_out_of_a_reader", 60),
             ("launch_bounds", 40),
             ("host_ends_wait", 60),
             ("busy", 60),

@@ -53,6 +53,7 @@ fn a_graph_of_several_collectives_with_new_data(context: &Context) -> Verdict {
             group.all_reduce(&symmetric).algorithm(algorithm).on(&stream)?;
         }
         let graph = stream.end_capture()?;
+        context.ready()?;
         for round in 0..4u64 {
             context.step(format_args!("launch {round}"));
             x.write(&input(me, round, COUNT))?;
@@ -95,6 +96,7 @@ fn what_a_captured_call_was_given_may_go(context: &Context) -> Verdict {
             call.offsets(&offsets).destinations(&destinations).on(&stream)?;
         }
         let graph = stream.end_capture()?;
+        context.ready()?;
         for round in 0..3 {
             // Takes what has come free.
             let _taken = vec![u64::MAX; 4096];

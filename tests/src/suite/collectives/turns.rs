@@ -107,6 +107,7 @@ fn two_graphs_of_different_sizes_in_turn(context: &Context) -> Verdict {
         };
         let tensors = [&large.tensor, &small];
         let graphs = [capture(&group, &stream, tensors[0])?, capture(&group, &stream, tensors[1])?];
+        context.ready()?;
         for (round, which) in (0..).zip([0, 1, 0, 1, 1, 0, 0, 1]) {
             context.step(format_args!("round {round}, graph {which}"));
             let count = tensors[which].count() as usize;

@@ -51,6 +51,7 @@ fn mixed(context: &Context, group: &Group, stream: &Stream, rounds: u64) -> Verd
         capture(lane, &gather, stream, &[1, 2])?,
         capture(lane, &gather, stream, &[1])?,
     ];
+    context.ready()?;
     for round in 0..rounds {
         context.step(format_args!("round {round}"));
         gather.offer(round)?;
@@ -164,6 +165,7 @@ fn a_graph_over_two_streams_leaves_the_pad_empty(context: &Context) -> Verdict {
     a.wait(&join, &PATIENT)?;
     group.barrier(Channel(5)).on(&a)?;
     let graph = a.end_capture()?;
+    context.ready()?;
     let mut expected = 0;
     for round in 0..4 {
         graph.launch(&a, &PATIENT)?;
@@ -196,6 +198,7 @@ fn copies_from_a_peer_in_a_graph(context: &Context) -> Verdict {
             group.barrier(Channel(0)).on(&stream)?;
         }
         let graph = stream.end_capture()?;
+        context.ready()?;
         let mut expected = 0;
         for launch in 0..4 {
             graph.launch(&stream, &PATIENT)?;
@@ -251,6 +254,7 @@ impl Scene {
         let lane = group.lane()?;
         let graphs =
             [capture(lane, &gather, &stream, &[1])?, capture(lane, &gather, &stream, &[1])?];
+        context.ready()?;
         graphs[0].launch(&stream, &PATIENT)?;
         stream.synchronize(&PATIENT)?;
         context.meet()?;
@@ -336,6 +340,7 @@ fn a_signal_that_does_not_come_is_told_of_the_launch(context: &Context) -> Verdi
         let previous = context.neighbour(&group, context.size() - 1)?;
         group.wait_signal(previous, Channel(0)).wait(&PATIENT).on(&stream)?;
         let graph = stream.end_capture()?;
+        context.ready()?;
         let brief = Wait::timeout(context.brief());
         let found = graph.launch(&stream, &brief).and_then(|()| stream.synchronize(&PATIENT));
         let error = check_err!(found, SyncError::Unhealthy(_));

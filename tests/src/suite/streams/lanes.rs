@@ -119,6 +119,7 @@ fn a_graph_beside_calls_on_another_lane(context: &Context) -> Verdict {
     let mode = StreamMode::Worker;
     let streams = [context.device().stream(mode)?, context.device().stream(mode)?];
     let graph = capture(lanes[1], &gathers[1], &streams[1], &[1, 2, 3])?;
+    context.ready()?;
     gathers.iter().try_for_each(|gather| gather.offer(0))?;
     for round in 0..60usize {
         // Each rank in an order of its own; as many of each in the end.
@@ -169,6 +170,7 @@ fn a_scope_takes_part_in_the_order(context: &Context) -> Verdict {
     let [a, b, c] = [device.stream(mode)?, device.stream(mode)?, device.stream(mode)?];
     let gather = Gather::new(&group)?;
     let graph = capture(lane, &gather, &c, &[7])?;
+    context.ready()?;
     let gate = Word::new(device)?;
     gather.input.set(0)?;
     kernels.hold(&a, &gate)?;

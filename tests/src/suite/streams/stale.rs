@@ -26,6 +26,7 @@ pub(super) const TESTS: &[Test] = &[
 fn used(context: &Context, group: &Group, stream: &Stream) -> Result<(Gather, Graph), TestError> {
     let gather = Gather::new(group)?;
     let graph = capture(group.lane()?, &gather, stream, &[1])?;
+    context.ready()?;
     gather.offer(0)?;
     graph.launch(stream, &PATIENT)?;
     stream.synchronize(&PATIENT)?;
