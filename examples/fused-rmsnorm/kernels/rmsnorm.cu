@@ -4,16 +4,17 @@
 // library's all-reduce gives, bit for bit); h = bf16(x + residual), which is the new residual;
 // output = bf16(h / sqrt(mean(h^2) + epsilon) * weight).
 //
-// One shot: each block pushes its tokens' rows into every peer's staging and raises a flag a token;
-// whoever has all ranks' flags of a token has its rows in memory of its own.
+// One shot, in packets: each 16 bytes that travel are 8 of a row and twice the epoch, so that whoever finds
+// the epoch has the data, without a fence or a flag. Each thread stores its vectors of a row for every peer,
+// and awaits the same vectors of every peer.
 
 #include "symmem_sync.cuh"
 
 using namespace symmem;
 
-constexpr u32 THREADS = 256;
+constexpr u32 THREADS = 512;
 // Vectors of 8 elements that a thread has of a row.
-constexpr u32 MOST = 4;
+constexpr u32 MOST = 2;
 
 struct alignas(16) Norm {
   u64 residual;  // bf16 [tokens][hidden], replaced
@@ -67,101 +68,109 @@ SYMMEM_FN Vector pack(const Floats& all) {
   return v;
 }
 
-// Every thread of the block calls it, and gets the sum of all.
-SYMMEM_FN float block_sum(float mine) {
+// Every thread of the block calls it, and gets the sum of all; false if it is not `ok` for each of them.
+SYMMEM_FN bool block_sum(float mine, bool ok, float& sum) {
   __shared__ float warps[THREADS / 32];
 #pragma unroll
   for (u32 d = 16; d != 0; d /= 2) mine += __shfl_xor_sync(~0u, mine, d);
-  block_sync();  // the last sum has been read
+  // All have also read the last sum.
+  if (block_any(!ok)) return false;
   if (thread_index() % 32 == 0) warps[thread_index() / 32] = mine;
   block_sync();
-  float sum = 0;
+  sum = 0;
 #pragma unroll
   for (u32 w = 0; w < THREADS / 32; w++) sum += warps[w];
-  return sum;
+  return true;
 }
 
-// Residual and RMSNorm of one token, whose sum is `sum(v)` for each vector of its row.
-template <class Sum> SYMMEM_FN void normalise(const Norm& n, u32 token, Sum sum) {
+// Residual and RMSNorm of one token, of which `sum(v, x)` says each vector `v` of its row; false, with nothing
+// stored, where it could not.
+template <class Sum> SYMMEM_FN bool normalise(const Norm& n, u32 token, Sum sum) {
   const u32 vectors = n.hidden / 8;
   const u64 row = (u64)token * n.hidden * 2;
-  Floats h[MOST];
-  float squares = 0;
+  Vector h[MOST];
+  float squares = 0, total;
+  bool ok = true;
 #pragma unroll
   for (u32 k = 0; k < MOST; k++) {
     u32 v = thread_index() + k * THREADS;
     if (v >= vectors) continue;
-    Floats x = sum(v), residual = unpack(load_vector(pointer<void>(n.residual + row + v * 16)));
+    Floats residual = unpack(load_vector(pointer<void>(n.residual + row + v * 16))), x;
+    ok = ok && sum(v, x);
 #pragma unroll
     for (u32 i = 0; i < 8; i++) x.f[i] += residual.f[i];
-    Vector rounded = pack(x);
-    store_vector(pointer<void>(n.residual + row + v * 16), rounded);
-    h[k] = unpack(rounded);
+    h[k] = pack(x);
+    x = unpack(h[k]);
 #pragma unroll
-    for (u32 i = 0; i < 8; i++) squares += h[k].f[i] * h[k].f[i];
+    for (u32 i = 0; i < 8; i++) squares += x.f[i] * x.f[i];
   }
-  float scale = rsqrtf(block_sum(squares) / (float)n.hidden + n.epsilon);
+  if (!block_sum(squares, ok, total)) return false;
+  float scale = rsqrtf(total / (float)n.hidden + n.epsilon);
 #pragma unroll
   for (u32 k = 0; k < MOST; k++) {
     u32 v = thread_index() + k * THREADS;
     if (v >= vectors) continue;
-    Floats weight = unpack(load_vector(pointer<void>(n.weight + v * 16)));
+    Floats weight = unpack(load_vector(pointer<void>(n.weight + v * 16))), x = unpack(h[k]);
 #pragma unroll
-    for (u32 i = 0; i < 8; i++) h[k].f[i] = h[k].f[i] * scale * weight.f[i];
-    store_vector(pointer<void>(n.output + row + v * 16), pack(h[k]));
+    for (u32 i = 0; i < 8; i++) x.f[i] = x.f[i] * scale * weight.f[i];
+    store_vector(pointer<void>(n.residual + row + v * 16), h[k]);
+    store_vector(pointer<void>(n.output + row + v * 16), pack(x));
   }
+  return true;
 }
 
-// Copies this block's rows to every peer, and says so row by row.
+// Vector `i` of all tokens in two packets: its halves, as far apart as there are vectors, so that what
+// neighbouring threads store is adjacent.
+SYMMEM_FN u64 all_vectors(const Norm& n) { return (u64)n.tokens * (n.hidden / 8); }
+SYMMEM_FN void put(u64 packets, const Norm& n, u64 i, u64 tag, const Vector& v) {
+  store_pair(pointer<void>(packets + i * 16), Pair{tag | v.w[0], tag | v.w[1]});
+  store_pair(pointer<void>(packets + (all_vectors(n) + i) * 16), Pair{tag | v.w[2], tag | v.w[3]});
+}
+SYMMEM_FN bool poll(u64 packets, const Norm& n, u64 i, u32 epoch, Vector& v) {
+  Pair low = load_pair(pointer<void>(packets + i * 16));
+  Pair high = load_pair(pointer<void>(packets + (all_vectors(n) + i) * 16));
+  v = Vector{{(u32)low.a, (u32)low.b, (u32)high.a, (u32)high.b}};
+  return low.a >> 32 == epoch && low.b >> 32 == epoch && high.a >> 32 == epoch && high.b >> 32 == epoch;
+}
+
+// This block's rows, to every peer.
 SYMMEM_FN void push(const Fused& a, const Step& step) {
   const Lane& lane = a.lane;
   const u32 vectors = a.norm.hidden / 8;
-  u32 raised = 0;
-  for (u32 token = block_index(); token < a.norm.tokens; token += grid_size()) {
-    const u64 row = (u64)token * a.norm.hidden * 2;
+  for (u32 token = block_index(); token < a.norm.tokens; token += grid_size())
     for (u32 v = thread_index(); v < vectors; v += THREADS) {
-      Vector mine = load_vector(pointer<void>(a.input + row + v * 16));
+      const u64 i = (u64)token * vectors + v;
+      const Vector mine = load_vector(pointer<void>(a.input + i * 16));
       for (u32 r = 0; r < lane.world; r++)
-        if (r != lane.rank)
-          store_vector(pointer<void>(staging_to(lane, step.parity, r) + row + v * 16), mine);
+        if (r != lane.rank) put(packets_to(lane, step.parity, r), a.norm, i, step.tag, mine);
     }
-    // Each thread's own stores, before any thread says that all are made.
-    fence_system();
-    block_sync();
-    raised++;
-    for (u32 r = thread_index(); r < lane.world; r += THREADS)
-      if (r != lane.rank) raise(lane, step, r, raised);
-  }
 }
 
 // Awaits, adds and normalises this block's rows; false if a peer's did not come.
 SYMMEM_FN bool reduce(const Fused& a, const Step& step) {
   const Lane& lane = a.lane;
-  u32 count = 0;
+  Gate gate;
   for (u32 token = block_index(); token < a.norm.tokens; token += grid_size()) {
-    const u64 row = (u64)token * a.norm.hidden * 2;
-    count++;
-    bool here = true;
-    for (u32 r = thread_index(); r < lane.world; r += THREADS) {
-      Gate gate;
-      if (r != lane.rank) here = here && await_flag(lane, step, gate, r, count);
-    }
-    if (block_any(!here)) return false;
-    normalise(a.norm, token, [&](u32 v) {
-      Floats sum;
+    auto sum = [&](u32 v, Floats& all) {
+      const u64 i = (u64)token * (a.norm.hidden / 8) + v;
       for (u32 r = 0; r < lane.world; r++) {
-        u64 from = r == lane.rank ? a.input : staging_from(lane, step.parity, r);
-        Floats theirs = unpack(load_vector(pointer<void>(from + row + v * 16)));
+        Vector theirs;
+        auto ready = [&] { return poll(packets_from(lane, step.parity, r), a.norm, i, step.epoch, theirs); };
+        if (r == lane.rank) theirs = load_vector(pointer<void>(a.input + i * 16));
+        else if (!await(lane, step.epoch, gate, r, ready)) return false;
+        const Floats next = unpack(theirs);
 #pragma unroll
-        for (u32 i = 0; i < 8; i++) sum.f[i] = r == 0 ? theirs.f[i] : sum.f[i] + theirs.f[i];
+        for (u32 e = 0; e < 8; e++) all.f[e] = r == 0 ? next.f[e] : all.f[e] + next.f[e];
       }
-      return unpack(pack(sum));
-    });
+      all = unpack(pack(all));
+      return true;
+    };
+    if (!normalise(a.norm, token, sum)) return false;
   }
   return true;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) fused(const SYMMEM_ARGS Fused a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) fused(const SYMMEM_ARGS Fused a) {
   const Lane& lane = a.lane;
   fetch_arguments(a);
   if (!begin(lane)) return;
@@ -170,19 +179,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) fused(const SYMMEM_ARGS Fu
   if (!enter(lane, step)) return;
   bool ok = !block_any(!await_clear(lane, step));
   if (ok) {
-    if (thread_index() < 32) headers.publish(lane, step);
     push(a, step);
+    if (thread_index() < 32) headers.publish(lane, step);
     ok = reduce(a, step);
   }
   // That all ranks made the same call, before any of them reports success.
   if (ok && thread_index() < 32) ok = headers.compare(lane, step, [](u32) { return true; });
-  exit(lane, step, ok, Used{ALL, 0, true});
+  exit(lane, step, ok, Used{ALL, (u32)(2 * all_vectors(a.norm)), false});
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) unfused(const SYMMEM_ARGS Unfused a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) unfused(const SYMMEM_ARGS Unfused a) {
   wait_for_previous_kernel();
   for (u32 token = block_index(); token < a.norm.tokens; token += grid_size())
-    normalise(a.norm, token, [&](u32 v) {
-      return unpack(load_vector(pointer<void>(a.input + (u64)token * a.norm.hidden * 2 + v * 16)));
+    normalise(a.norm, token, [&](u32 v, Floats& all) {
+      all = unpack(load_vector(pointer<void>(a.input + (u64)token * a.norm.hidden * 2 + v * 16)));
+      return true;
     });
 }

@@ -11,9 +11,9 @@ use symmem::sync::Issue;
 use symmem::sync::gpu::{SYMMEM_SYNC_CUH, SymmemLane};
 
 /// As in the source.
-const THREADS: u32 = 256;
+const THREADS: u32 = 512;
 /// The longest row: what the threads of a block hold.
-pub const MAX_HIDDEN: u64 = 4 * 8 * THREADS as u64;
+pub const MAX_HIDDEN: u64 = 2 * 8 * THREADS as u64;
 
 static SOURCE: KernelSource = KernelSource {
     name: "fused-rmsnorm",
@@ -107,11 +107,8 @@ impl Kernels {
         let lane = group.lane()?;
         let Buffers { tokens, hidden, .. } = *buffers;
         let bytes = u64::from(tokens) * u64::from(hidden) * 2;
-        let most = lane.layout().chunk_capacity();
-        ensure!(
-            bytes <= most.get(),
-            "{bytes} bytes of input: the workspace takes {most} at a time"
-        );
+        let most = lane.layout().packet_capacity();
+        ensure!(bytes <= most.get(), "{bytes} bytes of input: packets carry {most} at a time");
         let wait = group.wait();
         let shape = [tokens.into(), hidden.into()];
         let issue = Issue {
@@ -121,8 +118,7 @@ impl Kernels {
             operation: Operation::Custom,
             signature: Signature::new(Operation::Custom, Some(DType::BF16), None, &shape),
         };
-        let grid =
-            Grid { blocks: tokens.clamp(1, lane.max_grid()), threads: THREADS, ..Grid::default() };
+        let grid = grid(tokens.min(lane.max_grid()));
         let (norm, input) = (buffers.norm(self.epsilon), buffers.input.ptr());
         let args = |lane| Fused { lane, norm, input, reserved: 0 };
         // SAFETY: the kernel takes a Fused, as `new` has checked of its size; the addresses are those
@@ -137,12 +133,17 @@ impl Kernels {
         let (norm, input) = (buffers.norm(self.epsilon), buffers.sum.ptr());
         let args = Unfused { norm, input, reserved: 0 };
         let (wait, keep) = (group.wait(), || buffers.keep());
-        let grid = Grid { blocks: buffers.tokens, threads: THREADS, ..Grid::default() };
+        let grid = grid(buffers.tokens);
         let launch = Launch::keeping(self.unfused, &args, &wait, &keep).grid(grid);
         // SAFETY: the kernel takes an Unfused; for the addresses as above.
         unsafe { stream.launch(launch) }?;
         Ok(())
     }
+}
+
+/// Both kernels wait for the one before by themselves, so that they can be set up while that runs.
+fn grid(blocks: u32) -> Grid {
+    Grid { blocks: blocks.max(1), threads: THREADS, dependent: true, ..Grid::default() }
 }
 
 /// What the kernels can take.

@@ -23,7 +23,7 @@ struct Args {
     #[arg(long)]
     ranks: Option<usize>,
     /// Tokens
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16, 64])]
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16, 32])]
     tokens: Vec<u32>,
     /// Elements of a token
     #[arg(long, value_delimiter = ',', default_values_t = [2048, 4096, 8192])]

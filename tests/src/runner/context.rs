@@ -149,7 +149,8 @@ impl Context {
 
     /// Whether ranks are threads that share a GPU. To load code, or to make a group or a graph, can wait
     /// there for the kernels that run, and those may wait for whoever does so.
-    fn waits_for_kernels(&self) -> bool {
+    #[must_use]
+    pub(crate) fn waits_for_kernels(&self) -> bool {
         self.place.one_device && self.place.mode == Mode::Threads
     }
 
