@@ -1,5 +1,7 @@
 //! The program's arguments: libtest's, and where to run.
 
+use std::path::PathBuf;
+
 use clap::Parser;
 use symmem_hal::DeviceError;
 use symmem_hal::types::BackendKind;
@@ -40,6 +42,10 @@ pub(super) struct Invocation {
     /// Print the times of this many of the slowest tests.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub slowest: usize,
+
+    /// Appends what tests found out to a file, a line of JSON each.
+    #[arg(long, value_name = "FILE")]
+    pub findings: Option<PathBuf>,
 
     /// Long runs of the tests that have them.
     #[arg(long)]

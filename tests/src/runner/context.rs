@@ -84,6 +84,11 @@ impl Context {
         self.tell(&Report::Same { key: text(key.to_string()), value: text(value.to_string()) });
     }
 
+    /// Says what came of the test on this rank, for people: it is in the file of `--findings`.
+    pub fn found(&self, what: impl fmt::Display) {
+        self.tell(&Report::Found { what: text(what.to_string()) });
+    }
+
     /// Says that this rank's process is about to die, as the test wants.
     pub fn dying(&self) {
         self.tell(&Report::Dying);

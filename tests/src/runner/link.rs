@@ -39,6 +39,8 @@ pub(super) enum Report {
     Met,
     /// It is about to die, as the test wants.
     Dying,
+    /// What it found out, for people.
+    Found { what: String },
     /// How a test ended on this rank.
     Ended(Outcome),
 }

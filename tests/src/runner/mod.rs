@@ -22,6 +22,8 @@ mod rank;
 mod test;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,6 +31,7 @@ use std::time::{Duration, Instant};
 use clap::Parser as _;
 use libtest_mimic::{Completion, Failed, Trial};
 use parking_lot::Mutex;
+use serde::Serialize;
 
 use arguments::Invocation;
 use pool::{Ending, Pool, Request};
@@ -67,9 +70,21 @@ fn run(arguments: &Invocation, tests: &[Test]) -> ExitCode {
     let seed = arguments.seed.unwrap_or_else(fresh_seed);
     let names: Vec<_> = places.iter().map(Place::to_string).collect();
     println!("seed {seed:#018x}; on {}", names.join(", "));
+    let findings = arguments
+        .findings
+        .as_ref()
+        .map(|path| std::fs::OpenOptions::new().create(true).append(true).open(path));
+    let findings = match findings.transpose() {
+        Ok(findings) => findings,
+        Err(e) => {
+            eprintln!("no file for findings: {e}");
+            return ExitCode::from(2);
+        }
+    };
     let runner = Arc::new(Mutex::new(Runner {
         seed,
         soak: arguments.soak,
+        findings,
         pool: None,
         times: Vec::new(),
         skips: BTreeMap::new(),
@@ -126,10 +141,22 @@ fn fresh_seed() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
+/// A line of the file of findings.
+#[derive(Serialize)]
+struct Findings<'a> {
+    place: String,
+    backend: &'static str,
+    test: String,
+    /// By rank.
+    ranks: &'a [Vec<String>],
+}
+
 /// What outlives one test.
 struct Runner {
     seed: u64,
     soak: bool,
+    /// Where what tests found out is written.
+    findings: Option<File>,
     pool: Option<Pool>,
     /// How long each test took.
     times: Vec<(Duration, String)>,
@@ -147,16 +174,21 @@ impl Runner {
         };
         let since = Instant::now();
         let ending = if test.is_isolated() {
-            Pool::start(place)?.run(&request)
+            let mut pool = Pool::start(place)?;
+            let ending = pool.run(&request);
+            self.write(place, test, pool.findings())?;
+            ending
         } else {
             let pool = match self.pool.take().filter(|pool| pool.place() == place) {
                 Some(pool) => self.pool.insert(pool),
                 None => self.pool.insert(Pool::start(place)?),
             };
             let ending = pool.run(&request);
-            if !pool.is_whole() {
+            let (findings, whole) = (pool.findings().to_vec(), pool.is_whole());
+            if !whole {
                 self.pool = None;
             }
+            self.write(place, test, &findings)?;
             ending
         };
         self.times.push((since.elapsed(), format!("{place}::{}", test.name())));
@@ -167,6 +199,22 @@ impl Runner {
             }
             Ending::Failed(report) => Err(format!("{report}seed {:#018x}", self.seed).into()),
         }
+    }
+
+    /// Writes down what ranks found, if they did and somebody wants it.
+    fn write(&mut self, place: Place, test: &Test, ranks: &[Vec<String>]) -> Result<(), String> {
+        let Some(file) = &mut self.findings else { return Ok(()) };
+        if ranks.iter().all(Vec::is_empty) {
+            return Ok(());
+        }
+        let line = Findings {
+            place: place.to_string(),
+            backend: place.backend.name(),
+            test: test.name(),
+            ranks,
+        };
+        let line = serde_json::to_string(&line).map_err(|e| e.to_string())?;
+        writeln!(file, "{line}").map_err(|e| format!("findings: {e}"))
     }
 
     /// Ends the ranks of a place: they end by themselves, well, and in time.

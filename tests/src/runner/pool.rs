@@ -52,6 +52,8 @@ pub(super) struct Pool {
     children: Children,
     links: Vec<Link>,
     whole: bool,
+    /// What each rank found in the last test.
+    findings: Vec<Vec<String>>,
 }
 
 /// What is known of one rank during a test.
@@ -60,6 +62,7 @@ struct Progress {
     step: String,
     dying: bool,
     same: BTreeMap<String, String>,
+    found: Vec<String>,
     outcome: Option<Outcome>,
     ready: bool,
     met: bool,
@@ -72,7 +75,7 @@ impl Pool {
         let (links, far) = inherit::pairs(place.ranks).map_err(failed)?;
         let children = Children::start(place, &far).map_err(failed)?;
         drop(far);
-        let mut pool = Pool { place, children, links, whole: true };
+        let mut pool = Pool { place, children, links, whole: true, findings: Vec::new() };
         let all = pool.watch(STARTING, |progress| progress.ready || progress.outcome.is_some());
         if all.iter().all(|progress| progress.ready) {
             return Ok(pool);
@@ -83,6 +86,11 @@ impl Pool {
 
     pub(super) fn place(&self) -> Place {
         self.place
+    }
+
+    /// What each rank found in the last test, by rank.
+    pub(super) fn findings(&self) -> &[Vec<String>] {
+        &self.findings
     }
 
     /// Whether every rank can run another test.
@@ -100,7 +108,8 @@ impl Pool {
             // One that is gone, by another's doing perhaps, is found by its end.
             let _ = link.send(&command);
         }
-        let all = self.watch(timeout, |progress| progress.outcome.is_some());
+        let mut all = self.watch(timeout, |progress| progress.outcome.is_some());
+        self.findings = all.iter_mut().map(|p| std::mem::take(&mut p.found)).collect();
         let differences = differences(&all);
         let reasons: Vec<_> = all
             .iter()
@@ -187,6 +196,7 @@ impl Pool {
                     Report::Same { key, value } => drop(progress.same.insert(key, value)),
                     Report::Met => progress.met = true,
                     Report::Dying => progress.dying = true,
+                    Report::Found { what } => progress.found.push(what),
                     Report::Ended(outcome) => progress.outcome = Some(outcome),
                 }
             }

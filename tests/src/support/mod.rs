@@ -4,6 +4,8 @@
 pub(crate) mod observe;
 #[cfg(feature = "sync")]
 pub(crate) mod random;
+#[cfg(feature = "sync")]
+pub(crate) mod tombstone;
 
 use std::time::{Duration, Instant};
 

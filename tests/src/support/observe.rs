@@ -7,6 +7,7 @@ use rustix::process::Pid;
 
 use super::eventually;
 use crate::runner::{Context, TestError};
+use crate::{check, check_eq};
 
 /// What a process can leak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,34 @@ impl Holdings {
         } else {
             Err(TestError::failed(format!("held before: {self:?}; held after: {now:?}")))
         }
+    }
+}
+
+impl Holdings {
+    /// What the process had when its test began is all that it has: no descriptor, mapping or child
+    /// stays, nor a file in `/dev/shm`. For survivors, that let go of everything.
+    #[track_caller]
+    pub(crate) fn check_nothing_left(self) -> Result<(), TestError> {
+        let within =
+            |now: Holdings| now.descriptors <= self.descriptors && now.mappings <= self.mappings;
+        let settled = eventually(|| {
+            symmem_mem::collect();
+            Self::now().is_ok_and(within)
+        });
+        check!(settled, "held before: {self:?}; held after: {:?}", Self::now()?);
+        let children = fs::read_dir("/proc/self/task")?.flatten().filter_map(|task| {
+            let children = fs::read_to_string(task.path().join("children")).ok()?;
+            (!children.trim().is_empty()).then_some(children)
+        });
+        check_eq!(children.collect::<Vec<_>>(), Vec::<String>::new(), "children");
+        let left: Vec<_> = fs::read_dir("/dev/shm")
+            .map(|files| {
+                let names = files.flatten().map(|f| f.file_name().to_string_lossy().into_owned());
+                names.filter(|name| name.contains("symmem")).collect()
+            })
+            .unwrap_or_default();
+        check_eq!(left, Vec::<String>::new(), "files in /dev/shm");
+        Ok(())
     }
 }
 

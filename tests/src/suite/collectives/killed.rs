@@ -3,13 +3,11 @@
 
 use std::time::Duration;
 
-use rustix::process::{Signal, getpid, kill_process};
-use rustix::time::{ClockId, clock_gettime};
 use symmem_collectives::{Algorithm, AllReduceError, Collectives as _};
-use symmem_hal::types::{BackendKind, Bytes, DType, Layout, ReduceOp};
+use symmem_hal::types::{BackendKind, DType, ReduceOp};
 use symmem_hal::{Fault as _, Kind};
 use symmem_mem::call::Operation;
-use symmem_mem::{Allocation, Failure, Group, Tensor, View, collect};
+use symmem_mem::{Failure, Group, Tensor};
 
 use super::failing::reduce_ones;
 use super::harness::{Bench, Case, Placement, run};
@@ -18,6 +16,7 @@ use crate::suite::sync::stream_of;
 use crate::support::eventually;
 use crate::support::observe::{Holdings, is_asleep};
 use crate::support::random::Random;
+use crate::support::tombstone::Tombstone;
 use crate::{check, check_eq, check_err, test};
 
 pub(super) const TESTS: &[Test] = &[
@@ -30,43 +29,6 @@ pub(super) const TESTS: &[Test] = &[
 
 /// What the contract allows between a death and its report.
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
-
-/// The time that all processes of the machine share, in nanoseconds.
-fn now() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// A word of symmetric memory that says when a rank died: in the memory of a rank that lives on.
-struct Tombstone(View);
-
-impl Tombstone {
-    fn new(context: &Context, group: &Group, victim: usize) -> Result<Self, TestError> {
-        let allocation = Allocation::new(context.device(), Bytes::new(8))?;
-        let word = View::new(&allocation, Bytes::ZERO, DType::U64, Layout::flat(1))?;
-        let handle = group.rendezvous(&word, &group.wait())?;
-        Ok(Tombstone(handle.remote(group.rank_at(usize::from(victim == 0))?)?))
-    }
-
-    /// Ends this process now.
-    fn die(&self) {
-        // Should either fail, the process lives, which the test finds.
-        let _ = self.0.write(&[now()]);
-        let _ = kill_process(getpid(), Signal::KILL);
-    }
-
-    fn since(&self) -> Result<Duration, TestError> {
-        let mut died = [0u64];
-        self.0.read(&mut died)?;
-        check_time(died[0])?;
-        Ok(Duration::from_nanos(now().saturating_sub(died[0])))
-    }
-}
-
-fn check_time(died: u64) -> Verdict {
-    check!(died != 0, "told of a death that has not happened");
-    Ok(())
-}
 
 /// What the survivors find.
 fn check_lost(
@@ -89,31 +51,6 @@ fn check_lost(
     let again = check_err!(group.check(), Failure::PeerLost { .. });
     check_eq!(again.to_string(), error.to_string());
     context.same("failure", &error);
-    Ok(())
-}
-
-/// The survivors let go of everything: no descriptor, mapping, thread or child stays.
-fn check_nothing_left(before: Holdings) -> Verdict {
-    collect();
-    let within =
-        |now: Holdings| now.descriptors <= before.descriptors && now.mappings <= before.mappings;
-    let settled = eventually(|| {
-        collect();
-        Holdings::now().is_ok_and(within)
-    });
-    check!(settled, "held before: {before:?}; held after: {:?}", Holdings::now()?);
-    let children = std::fs::read_dir("/proc/self/task")?.flatten().filter_map(|task| {
-        let children = std::fs::read_to_string(task.path().join("children")).ok()?;
-        (!children.trim().is_empty()).then_some(children)
-    });
-    check_eq!(children.collect::<Vec<_>>(), Vec::<String>::new(), "children");
-    let left: Vec<_> = std::fs::read_dir("/dev/shm")
-        .map(|files| {
-            let names = files.flatten().map(|f| f.file_name().to_string_lossy().into_owned());
-            names.filter(|name| name.contains("symmem")).collect()
-        })
-        .unwrap_or_default();
-    check_eq!(left, Vec::<String>::new(), "files in /dev/shm");
     Ok(())
 }
 
@@ -157,7 +94,7 @@ fn dies_waiting(context: &Context, victim: usize) -> Verdict {
         check_lost(context, &group, found, &tombstone, victim)?;
     }
     // The links to the victim, and what the first group made, are gone too.
-    check_nothing_left(before)
+    before.check_nothing_left()
 }
 
 fn while_it_waits_for_another(context: &Context) -> Verdict {

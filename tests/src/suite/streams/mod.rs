@@ -1,6 +1,7 @@
 //! Streams: what is ordered across them, what graphs record, what lanes keep apart, and how a group
 //! goes on without a rank.
 
+mod faults;
 mod graphs;
 mod kernels;
 mod lanes;
@@ -19,8 +20,15 @@ use crate::suite::sync::behind;
 /// The tests of the module.
 #[must_use]
 pub fn tests() -> Vec<Test> {
-    [serialization::TESTS, graphs::TESTS, stale::TESTS, lanes::TESTS, waits::TESTS, recovery::TESTS]
-        .concat()
+    let tests = [
+        serialization::TESTS,
+        graphs::TESTS,
+        stale::TESTS,
+        lanes::TESTS,
+        waits::TESTS,
+        recovery::TESTS,
+    ];
+    [tests.concat(), faults::tests()].concat()
 }
 
 /// The failure with which a stream's synchronisation, or a graph's launch, ends.

@@ -41,7 +41,7 @@ const BRIEF: Wait = Wait::seconds(2);
 
 /// Every member gets every member's word, in a few operations and a barrier.
 #[track_caller]
-fn works(group: &Group) -> Verdict {
+pub(super) fn works(group: &Group) -> Verdict {
     let gather = Gather::new(group)?;
     let stream = group.device().stream(StreamMode::Worker)?;
     for round in 0..5 {
