@@ -35,7 +35,9 @@ pub trait Health: Send + Sync {
 #[non_exhaustive]
 pub enum SyncError {
     /// The work was not done in time; it goes on.
-    #[error("the stream's work was not done within {allowed:?}")]
+    #[error(
+        "the stream's work was not done within {allowed:?}; it goes on, and can be waited for again"
+    )]
     TimedOut {
         /// What the caller allowed.
         allowed: Duration,

@@ -33,7 +33,9 @@ use crate::{Device, Event, Wait};
 #[non_exhaustive]
 pub enum OrderError {
     /// The operations before it were not done in time.
-    #[error("{ahead} earlier operations of this process were not done within {allowed:?}")]
+    #[error(
+        "{ahead} earlier operations of this process were not done within {allowed:?}: see what they wait for, or allow more time"
+    )]
     TimedOut {
         /// Operations that were ahead when the wait ended.
         ahead: u64,

@@ -13,7 +13,7 @@ use crate::call::{Called, Operation};
 #[non_exhaustive]
 pub enum Failure {
     /// Ranks did not come to an operation in time.
-    #[error("{}, epoch {epoch}: ranks {ranks} did not come before the deadline of rank {reporter}; they are alive but late, stuck, or in another call", operation.map_or("operation", Operation::name))]
+    #[error("{}, epoch {epoch}: ranks {ranks} did not come before the deadline of rank {reporter}; they are alive but late, stuck, or in another call: see where they are, or allow more time (Options::deadline, a call's Wait)", operation.map_or("operation", Operation::name))]
     TimedOut {
         /// The operation that gave up; `None` where it was of a kind this release does not know.
         operation: Option<Operation>,
@@ -26,7 +26,7 @@ pub enum Failure {
     },
     /// A rank is gone: its process or thread ended without leaving, or it left before an operation
     /// that needs it.
-    #[error("rank {rank} {}", if *left { "has left the group and cannot take part in a later operation" } else { "is lost: its process or thread ended; start again or go on without it" })]
+    #[error("rank {rank} {}", if *left { "has left the group and cannot take part in a later operation: go on without it by Group::recover" } else { "is lost: its process or thread ended; start again, or go on without it by Group::recover" })]
     PeerLost {
         /// Who.
         rank: Rank,
@@ -35,7 +35,7 @@ pub enum Failure {
     },
     /// Two ranks issued different calls, in another order, or on other memory.
     #[error(
-        "rank {rank} issued another call than rank {reporter} (epoch {epoch}): rank {reporter} {mine}, rank {rank} {theirs}{}",
+        "rank {rank} issued another call than rank {reporter} (epoch {epoch}): rank {reporter} {mine}, rank {rank} {theirs}{}; all ranks must issue the same calls in one order on a lane",
         differs(mine, theirs)
     )]
     CallMismatch {
@@ -66,7 +66,7 @@ pub enum Failure {
     )]
     StaleGraph,
     /// A rank's caller ended the wait of an operation.
-    #[error("{}, epoch {epoch}: cancelled by the caller of rank {rank}", operation.map_or("operation", Operation::name))]
+    #[error("{}, epoch {epoch}: cancelled by the caller of rank {rank}: go on by Group::recover", operation.map_or("operation", Operation::name))]
     Cancelled {
         /// The operation.
         operation: Option<Operation>,
@@ -76,7 +76,7 @@ pub enum Failure {
         rank: Rank,
     },
     /// The device reported an error.
-    #[error("the device failed: {0}")]
+    #[error("the device failed: {0}; if it still works, go on by Group::recover")]
     Device(String),
     /// [`recover`](crate::Group::recover) replaced the group on this rank.
     #[error("the group was recovered: use the group of generation {generation}")]
@@ -85,7 +85,7 @@ pub enum Failure {
         generation: u32,
     },
     /// This rank has closed the group.
-    #[error("this rank has left the group")]
+    #[error("this rank has left the group: it can join another")]
     Left,
     /// The process was forked after the group was made; the child has no part in it.
     #[error(
@@ -93,13 +93,15 @@ pub enum Failure {
     )]
     Forked,
     /// The group went on without this rank.
-    #[error("the group recovered without this rank (generation {generation})")]
+    #[error(
+        "the group recovered without this rank (generation {generation}): it can join another run"
+    )]
     Excluded {
         /// The generation that does not have it.
         generation: u32,
     },
     /// The store is gone, so ranks cannot meet.
-    #[error("the store is lost: {0}")]
+    #[error("the store is lost: {0}; groups that are made work on, new ones need a new run")]
     StoreLost(String),
     /// The group was made without what the operation needs.
     #[error("not prepared: {0}")]

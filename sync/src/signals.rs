@@ -110,7 +110,7 @@ pub enum SignalError {
         ranks: RankSet,
     },
     /// A rank is gone. The channel is broken until it is reset.
-    #[error("{call} on {channel}: rank {rank} is gone")]
+    #[error("{call} on {channel}: rank {rank} is gone: go on without it by Group::recover")]
     PeerLost {
         /// What waited.
         call: SignalCall,

@@ -3,6 +3,7 @@
 mod bundle;
 mod command;
 mod compare;
+mod failures;
 mod features;
 mod kernels;
 mod package;
@@ -50,6 +51,8 @@ enum Task {
     Package,
     /// Stripped binaries for a machine with GPUs and no toolchain, in a folder of at most 64 MiB.
     Bundle(bundle::Arguments),
+    /// Every fault that the suite knows, and what each rank reported: the tables of docs/failure.md.
+    Failures(failures::Arguments),
     /// Symmem and its peers in turns, in one run, with ratios.
     Compare(compare::Arguments),
     /// The lower layers and their part of the suite, taken out of the tree: built, documented,
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Task::Kernels(arguments) => kernels::run(&arguments, &mut summary),
         Task::Package => package::run(&mut summary),
         Task::Bundle(arguments) => bundle::run(&arguments, &mut summary),
+        Task::Failures(arguments) => failures::run(&arguments, &mut summary),
         Task::Compare(arguments) => compare::run(&arguments, &mut summary),
         Task::VendorCheck(arguments) => vendor::run(&arguments, &mut summary),
     }

@@ -68,7 +68,11 @@ pub(crate) struct Round<'a> {
 #[non_exhaustive]
 pub enum ExchangeError {
     /// Members did not come in time.
-    #[error("ranks {} did not come within {allowed:?}{}", set(missing), other_hosts(hosts))]
+    #[error(
+        "ranks {} did not come within {allowed:?}{}: see where they are, or allow more time",
+        set(missing),
+        other_hosts(hosts)
+    )]
     Missing {
         /// Group indices of those who did not come.
         missing: Vec<u32>,
@@ -78,13 +82,13 @@ pub enum ExchangeError {
         hosts: Vec<String>,
     },
     /// A member ended while the others waited for it.
-    #[error("rank {rank} ended before it came")]
+    #[error("rank {rank} ended before it came: start again, or go on without it by Group::recover")]
     Lost {
         /// Its group index.
         rank: u32,
     },
     /// The caller's token ended the wait, on this rank or another.
-    #[error("the meeting was cancelled by a caller")]
+    #[error("the meeting was cancelled by a caller; all ranks can call again")]
     Cancelled,
     /// This rank was turned away by whoever leads the meeting, or turned it away.
     #[error("the meeting point refused: {0}")]

@@ -11,7 +11,7 @@ use super::place::{Mode, Place};
 
 #[cfg(feature = "mem")]
 use {
-    std::time::Duration,
+    std::time::{Duration, Instant},
     symmem_hal::Wait,
     symmem_hal::types::{Bytes, Rank},
     symmem_mem::{Group, Options},
@@ -87,6 +87,15 @@ impl Context {
     /// Says what came of the test on this rank, for people: it is in the file of `--findings`.
     pub fn found(&self, what: impl fmt::Display) {
         self.tell(&Report::Found { what: text(what.to_string()) });
+    }
+
+    /// As [`found`](Self::found), of what a call has told, and when it began.
+    #[cfg(feature = "mem")]
+    pub fn told(&self, error: impl fmt::Display, since: Instant) {
+        self.found(format_args!(
+            "{error}; told after {:.1} ms",
+            since.elapsed().as_secs_f64() * 1e3
+        ));
     }
 
     /// Says that this rank's process is about to die, as the test wants.

@@ -72,7 +72,12 @@ impl Holdings {
             symmem_mem::collect();
             Self::now().is_ok_and(within)
         });
-        check!(settled, "held before: {self:?}; held after: {:?}", Self::now()?);
+        check!(
+            settled,
+            "held before: {self:?}; held after: {:?}: {}",
+            Self::now()?,
+            descriptors().join(", ")
+        );
         let children = fs::read_dir("/proc/self/task")?.flatten().filter_map(|task| {
             let children = fs::read_to_string(task.path().join("children")).ok()?;
             (!children.trim().is_empty()).then_some(children)
@@ -87,6 +92,12 @@ impl Holdings {
         check_eq!(left, Vec::<String>::new(), "files in /dev/shm");
         Ok(())
     }
+}
+
+/// What this process's descriptors are of.
+fn descriptors() -> Vec<String> {
+    let all = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    all.filter_map(|entry| Some(fs::read_link(entry.path()).ok()?.display().to_string())).collect()
 }
 
 /// Whether a thread of this process sleeps. See `proc(5)`: `S` is the state of one that does.

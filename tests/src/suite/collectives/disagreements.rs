@@ -1,6 +1,8 @@
 //! What every operation makes of a rank that issues another call, or none. The all-reduce has more
 //! tests of it in [`mismatches`](super::mismatches) and [`failing`](super::failing).
 
+use std::time::Instant;
+
 use symmem_collectives::{Algorithm, ReduceOp};
 use symmem_hal::types::{BackendKind, DType, RankSet};
 use symmem_hal::{StreamMode, SyncError, Wait};
@@ -50,6 +52,7 @@ fn check_told(context: &Context, odd: Case, others: Case) -> Verdict {
     context.step(format_args!("{odd:?} among {others:?}"));
     let bench = Bench::new(context, context.group()?, 16 * 1024 * context.size() as u64)?;
     let is_odd = context.rank() + 1 == context.size();
+    let since = Instant::now();
     let mut found = bench.attempt(if is_odd { odd } else { others })?;
     for _ in 0..2 {
         if found.is_ok() {
@@ -57,6 +60,7 @@ fn check_told(context: &Context, odd: Case, others: Case) -> Verdict {
         }
     }
     let failure = check_err!(found, Failure::CallMismatch { .. });
+    context.told(&failure, since);
     check_is_of_the_last(context, &failure)?;
     context.meet()
 }

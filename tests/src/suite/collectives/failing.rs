@@ -60,6 +60,7 @@ fn only_come(context: &Context, coming: usize) -> Verdict {
         let error = check_err!(found, AllReduceError::Failed(Failure::TimedOut { .. }));
         check_eq!(error.kind(), Kind::TimedOut);
         check_eq!(error.ranks(), missing);
+        context.told(&error, since);
         let AllReduceError::Failed(failure) = error else { return Ok(()) };
         check!(
             matches!(&failure, Failure::TimedOut { operation: Some(Operation::AllReduce), .. }),
@@ -112,6 +113,7 @@ fn a_cancelled_operation_ends_on_every_rank(context: &Context) -> Verdict {
         });
         let error = check_err!(found, AllReduceError::Failed(Failure::Cancelled { .. }));
         check_eq!(error.kind(), Kind::Cancelled);
+        context.found(&error);
         context.same("failure", &error);
     }
     context.meet()?;
@@ -139,6 +141,7 @@ fn a_rank_that_left_is_said_to_have_left(context: &Context) -> Verdict {
             AllReduceError::Failed(Failure::PeerLost { .. })
         );
         check!(since.elapsed() < PATIENT.duration(), "ended by the deadline only");
+        context.told(&error, since);
         check_eq!(error.ranks(), RankSet::one(last));
         check!(
             matches!(&error, AllReduceError::Failed(Failure::PeerLost { left: true, .. })),

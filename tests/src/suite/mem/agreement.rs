@@ -1,7 +1,7 @@
 //! What must be equal on every rank: one rank differs, and every rank says the same of it.
 
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linkme::distributed_slice;
 use symmem_hal::types::{BackendKind, Bytes, DType, Layout, RankSet};
@@ -53,8 +53,10 @@ fn expected(context: &Context, field: &str, odd: &str, others: &str) -> Mismatch
 fn check_refused(context: &Context, view: &View, expected: &Mismatch) -> Verdict {
     let group = context.group()?;
     let before = Holdings::of_all_ranks(context)?;
+    let since = Instant::now();
     let found = group.rendezvous(view, &group.wait());
     let error = check_err!(found, RendezvousError::Mismatch(_));
+    context.told(&error, since);
     check_eq!(error.kind(), Kind::Disagreement);
     let RendezvousError::Mismatch(mismatch) = &error else {
         return Err(TestError::failed("not a mismatch"));
@@ -156,9 +158,11 @@ const OPTIONS: &[(Change, &str, &str, &str)] = &[
 fn check_no_group(context: &Context, options: &Options, expected: &Mismatch) -> Verdict {
     let world = context.world()?;
     let before = Holdings::of_all_ranks(context)?;
+    let since = Instant::now();
     let made = world.subgroup(world.ranks()).options(options.clone()).create(&world.wait());
     let error =
         check_err!(made, SubgroupError::Rendezvous { cause: RendezvousError::Mismatch(_), .. });
+    context.told(&error, since);
     check_eq!(error.kind(), Kind::Disagreement);
     let text = error.to_string();
     check!(text.ends_with(&expected.to_string()), "{text}, not {expected}");

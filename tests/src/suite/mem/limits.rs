@@ -116,6 +116,7 @@ fn one_rank_has_no_memory_for_the_group(context: &Context) -> Verdict {
         drop(limited);
         let error =
             check_err!(made, SubgroupError::Rendezvous { cause: RendezvousError::Map { .. }, .. });
+        context.found(&error);
         check_eq!(error.ranks(), RankSet::one(who));
         check_eq!(error.kind(), if mine { Kind::Exhausted } else { Kind::System });
         let text = error.to_string();

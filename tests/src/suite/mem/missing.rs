@@ -42,6 +42,7 @@ fn check_named(context: &Context, error: &RendezvousError, who: usize) -> Verdic
     check!(*allowed <= brief && !allowed.is_zero(), "{allowed:?} allowed, not {brief:?}");
     check_eq!(error.kind(), Kind::TimedOut);
     check_eq!(error.ranks(), RankSet::one(who));
+    context.found(error);
     Ok(())
 }
 

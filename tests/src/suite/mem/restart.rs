@@ -1,6 +1,7 @@
 //! Runs that are joined, left, and joined again.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use symmem_mem::bootstrap::{Bootstrap, RunId};
 use symmem_mem::launch::{Place, Threads};
@@ -69,10 +70,14 @@ fn a_run_is_joined_again_and_again(context: &Context) -> Verdict {
     };
     round(0)?;
     let before = Holdings::of_all_ranks(context)?;
+    let since = Instant::now();
     for n in 1..=10 {
         context.step(format_args!("run {n}"));
         round(n)?;
     }
+    let each = since.elapsed() / 10;
+    context
+        .found(format_args!("no error; {:.1} ms a run, joined and left", each.as_secs_f64() * 1e3));
     before.check_no_more(context)
 }
 

@@ -1,5 +1,7 @@
 //! Graphs of operations, barriers and signals.
 
+use std::time::Instant;
+
 use symmem_hal::{Capture, CaptureError, Graph, Stream, StreamMode, SyncError};
 use symmem_mem::{Failure, Group, Options};
 use symmem_sync::{Channel, Lane, LaneError, Lanes as _, Signals as _};
@@ -274,7 +276,9 @@ impl Scene {
     /// Every rank is told of the mismatch, with the two sides told apart in the text.
     #[track_caller]
     fn check_told(&self, context: &Context, texts: &[&str]) -> Verdict {
+        let since = Instant::now();
         let failure = failure(self.stream.synchronize(&PATIENT))?;
+        context.told(&failure, since);
         let told = check_err!(self.group.check(), Failure::CallMismatch { .. });
         check_eq!(failure, told);
         let Failure::CallMismatch { mine, theirs, rank, .. } = &told else { return Ok(()) };

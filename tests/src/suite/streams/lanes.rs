@@ -157,6 +157,7 @@ fn two_graphs_at_once_on_one_lane_are_told(context: &Context) -> Verdict {
     context.meet()?;
     let told = check_err!(group.check(), Failure::LaneBusy { lane: 0 });
     check_eq!(told.kind(), Kind::InvalidArgument);
+    context.found(&told);
     context.meet()
 }
 

@@ -339,6 +339,7 @@ fn a_stopped_process_changes_nothing_when_it_wakes(context: &Context) -> Verdict
         let found = fails(&group, &PATIENT)?;
         context.step(format_args!("told {found}"));
         let error = check_err!(group.recover(&PATIENT), RecoverError::Failed(_));
+        context.found(&error);
         check!(
             matches!(error, RecoverError::Failed(Failure::Excluded { generation: 1 })),
             "{error}"
@@ -353,6 +354,7 @@ fn a_stopped_process_changes_nothing_when_it_wakes(context: &Context) -> Verdict
     }
     let found = fails(&group, &Wait::timeout(context.brief()))?;
     check!(matches!(found, Failure::TimedOut { .. }), "{found}: slow is not dead");
+    context.found(&found);
     check!(found.ranks().contains(last), "{found}");
     let recovered = group.recover(&BRIEF)?;
     check_eq!(recovered.size(), last);

@@ -1,6 +1,6 @@
 //! Graphs whose group takes no more operations.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use symmem_hal::{CancelToken, Fault as _, Graph, Kind, Stream, StreamMode, Wait};
 use symmem_mem::{Failure, Group};
@@ -63,7 +63,9 @@ fn after_a_failure_a_launch_is_stale(context: &Context) -> Verdict {
             check!(first.ranks().contains(last), "{first}");
         }
         context.meet()?;
+        let since = Instant::now();
         check_stale(&graph, &stream)?;
+        context.told(Failure::StaleGraph, since);
         check_stale(&graph, &stream)?;
         let first = check_err!(group.check(), Failure::TimedOut { .. });
         context.same(format_args!("failure on {:?}", stream.is_inline()), first);

@@ -115,7 +115,11 @@ fn a_barrier_names_all_who_did_not_come(context: &Context) -> Verdict {
         context.step(format_args!("{coming} come"));
         context.meet()?;
         if context.rank() < coming {
+            let since = Instant::now();
             let found = settle(bench.group.barrier(Channel(2)).wait(&wait), &bench.stream);
+            if let Err(error) = &found {
+                context.told(error, since);
+            }
             check_timed_out(found, 2, &(coming..size).collect())?;
             check_broken(&bench, 2)?;
         }
