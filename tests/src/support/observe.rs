@@ -66,8 +66,13 @@ impl Holdings {
     /// stays, nor a file in `/dev/shm`. For survivors, that let go of everything.
     #[track_caller]
     pub(crate) fn check_nothing_left(self) -> Result<(), TestError> {
-        let within =
-            |now: Holdings| now.descriptors <= self.descriptors && now.mappings <= self.mappings;
+        let within = |now: Holdings| {
+            // Where the rank is gone that led the run's meetings, one of the others leads them, as long as the
+            // run: by a thread with a socket and what wakes it, and a link less.
+            let leads = now.threads == self.threads + 1;
+            now.descriptors <= self.descriptors + usize::from(leads)
+                && now.mappings <= self.mappings
+        };
         let settled = eventually(|| {
             symmem_mem::collect();
             Self::now().is_ok_and(within)

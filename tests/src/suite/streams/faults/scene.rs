@@ -52,11 +52,8 @@ pub(super) fn struck(context: &Context, strike: Strike, point: Point) -> Verdict
     if let Some(lacking) = strike.lacks() {
         return Err(TestError::skipped(lacking));
     }
-    let mut before = Holdings::of_all_ranks(context)?;
+    let before = Holdings::of_all_ranks(context)?;
     let scene = Scene::new(context, point)?;
-    // Who leads the run's meetings once the first rank is gone holds a socket and what wakes it for that, as
-    // long as the run, and a link less.
-    before.descriptors += usize::from(scene.victim == 0);
     let ended = if context.rank() == scene.victim {
         scene.before()?;
         strike.prepare()?;
