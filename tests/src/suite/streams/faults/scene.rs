@@ -63,7 +63,7 @@ pub(super) fn struck(context: &Context, strike: Strike, point: Point) -> Verdict
         }
     } else {
         scene.before()?;
-        scene.wait_for_the_victim();
+        scene.wait_for_the_victim(strike);
         scene.attempt()?
     };
     if strike.is_survived() { scene.check_unharmed(ended) } else { scene.check_lost(ended) }?;
@@ -103,7 +103,7 @@ impl<'c> Scene<'c> {
     }
 
     /// All but one are in what the victim is struck in; where it is struck before, none is.
-    fn wait_for_the_victim(&self) {
+    fn wait_for_the_victim(&self, strike: Strike) {
         let in_it = matches!(
             self.point,
             Point::DuringRendezvous | Point::InsideCollective | Point::InsideReplay
@@ -111,6 +111,10 @@ impl<'c> Scene<'c> {
         if !in_it || self.context.rank() == self.late {
             // Should it not come, the checks tell.
             eventually(|| self.tombstone.since().is_ok());
+            if strike.is_survived() {
+                // It says so before it is stopped.
+                std::thread::sleep(UNDER_WAY);
+            }
         }
     }
 
