@@ -18,24 +18,42 @@ pub(crate) struct Holdings {
     pub mappings: usize,
     /// Its threads.
     pub threads: usize,
+    /// Of the descriptors, those of sockets.
+    pub sockets: usize,
+    /// Files of the library in `/dev/shm`, whoever's.
+    pub files: usize,
+    /// Bytes of the rank's device that are in use, whoever's: of a GPU, where all ranks stand still.
+    pub device: u64,
 }
 
 impl Holdings {
     pub(crate) fn now() -> io::Result<Self> {
         let count = |path| fs::read_dir(path).map(Iterator::count);
         let maps = fs::read_to_string("/proc/self/maps")?;
+        let open = descriptors();
         Ok(Holdings {
-            descriptors: count("/proc/self/fd")?,
+            // Not those of other threads that look as well.
+            descriptors: open.iter().filter(|of| !of.starts_with("/proc/")).count(),
             mappings: maps.lines().filter(|line| line.contains("/memfd:symmem")).count(),
             threads: count("/proc/self/task")?,
+            sockets: open.iter().filter(|of| of.starts_with("socket:")).count(),
+            files: shared_files().len(),
+            device: 0,
         })
+    }
+
+    /// With what is in use of a rank's device.
+    fn with(context: &Context) -> Result<Self, TestError> {
+        let memory = context.device().memory().map_err(|e| TestError::failed(e.to_string()))?;
+        let device = memory.map_or(0, |memory| memory.total.get() - memory.free.get());
+        Ok(Holdings { device, ..Self::now()? })
     }
 
     /// What the process holds while every rank stands still. Ranks that are threads share it.
     #[track_caller]
     pub(crate) fn of_all_ranks(context: &Context) -> Result<Self, TestError> {
         context.meet()?;
-        let now = Self::now()?;
+        let now = Self::with(context)?;
         context.meet()?;
         Ok(now)
     }
@@ -49,9 +67,12 @@ impl Holdings {
             now.descriptors <= self.descriptors
                 && now.mappings <= self.mappings
                 && now.threads <= self.threads
+                && now.sockets <= self.sockets
+                && now.files <= self.files
+                && now.device <= self.device
         };
-        let settled = eventually(|| Self::now().is_ok_and(within));
-        let now = Self::now()?;
+        let settled = eventually(|| Self::with(context).is_ok_and(within));
+        let now = Self::with(context)?;
         context.meet()?;
         if settled {
             Ok(())
@@ -87,15 +108,16 @@ impl Holdings {
             (!children.trim().is_empty()).then_some(children)
         });
         check_eq!(children.collect::<Vec<_>>(), Vec::<String>::new(), "children");
-        let left: Vec<_> = fs::read_dir("/dev/shm")
-            .map(|files| {
-                let names = files.flatten().map(|f| f.file_name().to_string_lossy().into_owned());
-                names.filter(|name| name.contains("symmem")).collect()
-            })
-            .unwrap_or_default();
-        check_eq!(left, Vec::<String>::new(), "files in /dev/shm");
+        check_eq!(shared_files(), Vec::<String>::new(), "files in /dev/shm");
         Ok(())
     }
+}
+
+/// Files of the library that are not memory of processes alone.
+fn shared_files() -> Vec<String> {
+    let files = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.contains("symmem")).collect()
 }
 
 /// Whether a thread of this process leads the meetings of a run.

@@ -27,10 +27,10 @@ pub(super) const TESTS: &[Test] = &[
 ];
 
 /// Lets this process have only so much of a resource, until it is dropped.
-struct Limited(Resource, Rlimit);
+pub(super) struct Limited(Resource, Rlimit);
 
 impl Limited {
-    fn to(resource: Resource, most: u64) -> Result<Self, TestError> {
+    pub(super) fn to(resource: Resource, most: u64) -> Result<Self, TestError> {
         let before = getrlimit(resource);
         setrlimit(resource, Rlimit { current: Some(most), ..before })?;
         Ok(Limited(resource, before))
