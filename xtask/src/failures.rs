@@ -67,6 +67,16 @@ const FAULTS: &[(&str, &str, &str)] = &[
         "on one lane, checked",
     ),
     (
+        "streams::unordered::a_checked_lane_tells_of_it",
+        "a graph and a call that nothing orders",
+        "on one lane, checked",
+    ),
+    (
+        "streams::unordered::an_unchecked_lane_never_has_a_wrong_result",
+        "a graph and a call that nothing orders",
+        "on one lane, unchecked",
+    ),
+    (
         "streams::stale::after_a_failure_a_launch_is_stale",
         "a graph outlives its group's lane",
         "launch after a failure",

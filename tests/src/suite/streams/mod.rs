@@ -8,6 +8,7 @@ mod lanes;
 mod recovery;
 mod serialization;
 mod stale;
+mod unordered;
 mod waits;
 
 use symmem_hal::{Fault as _, Stream, SyncError};
@@ -28,7 +29,7 @@ pub fn tests() -> Vec<Test> {
         waits::TESTS,
         recovery::TESTS,
     ];
-    [tests.concat(), faults::tests()].concat()
+    [&tests.concat(), unordered::TESTS, &faults::tests()].concat()
 }
 
 /// The failure with which a stream's synchronisation, or a graph's launch, ends.
