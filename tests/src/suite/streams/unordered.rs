@@ -38,7 +38,9 @@ impl Scene {
 
     /// Both at once; what the group failed of, if it did.
     fn attempt(&self, context: &Context, round: u64) -> Result<Option<Failure>, TestError> {
-        let wait = Wait::timeout(context.brief());
+        // Of a checked lane, nobody waits in vain.
+        let checked = self.group.options().checked;
+        let wait = if checked { PATIENT } else { Wait::timeout(context.brief()) };
         self.gathers.iter().try_for_each(|gather| gather.offer(round))?;
         context.meet()?;
         // In one order on all ranks, in the other, or in either.
