@@ -44,6 +44,10 @@ pub(super) struct Invocation {
     /// Long runs of the tests that have them.
     #[arg(long)]
     pub soak: bool,
+
+    /// As --soak, for so many seconds: of the tests that can end by the clock.
+    #[arg(long, value_name = "N")]
+    pub soak_seconds: Option<u32>,
 }
 
 /// Arguments that name no place to run at.

@@ -31,7 +31,11 @@ use libtest_mimic::{Completion, Failed, Trial};
 use parking_lot::Mutex;
 
 use arguments::Invocation;
+use link::Soak;
 use pool::{Ending, Pool, Request};
+
+/// How many times longer a test may take in a long run: its own waits are bounded.
+const LONG: u32 = 120;
 
 pub use context::Context;
 #[cfg(feature = "mem")]
@@ -69,7 +73,10 @@ fn run(arguments: &Invocation, tests: &[Test]) -> ExitCode {
     println!("seed {seed:#018x}; on {}", names.join(", "));
     let runner = Arc::new(Mutex::new(Runner {
         seed,
-        soak: arguments.soak,
+        soak: Soak {
+            asked: arguments.soak || arguments.soak_seconds.is_some(),
+            seconds: arguments.soak_seconds,
+        },
         pool: None,
         times: Vec::new(),
         skips: BTreeMap::new(),
@@ -129,7 +136,7 @@ fn fresh_seed() -> u64 {
 /// What outlives one test.
 struct Runner {
     seed: u64,
-    soak: bool,
+    soak: Soak,
     pool: Option<Pool>,
     /// How long each test took.
     times: Vec<(Duration, String)>,
@@ -143,7 +150,7 @@ impl Runner {
             name: test.name(),
             seed: self.seed,
             soak: self.soak,
-            timeout: place.patience() * test.timeout(),
+            timeout: place.patience() * test.timeout() * if self.soak.asked { LONG } else { 1 },
         };
         let since = Instant::now();
         let ending = if test.is_isolated() {
