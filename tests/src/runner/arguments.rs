@@ -171,6 +171,15 @@ mod tests {
     }
 
     #[test]
+    fn a_soak_may_have_a_time() {
+        let parse = |arguments: &[&str]| {
+            Invocation::try_parse_from(["conformance"].iter().chain(arguments)).unwrap()
+        };
+        assert_eq!(parse(&["--soak-seconds", "600", "soak::"]).soak_seconds, Some(600));
+        assert!(parse(&["--soak"]).soak && parse(&["--soak"]).soak_seconds.is_none());
+    }
+
+    #[test]
     fn what_is_nowhere_is_refused() {
         assert!(matches!(places(&["--ranks", "2,0"]), Err(BadArguments::NoRanks)));
         assert!(matches!(places(&["--backend", "abacus"]), Err(BadArguments::Backend { .. })));

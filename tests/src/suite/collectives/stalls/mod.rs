@@ -56,7 +56,11 @@ mod delayed {
         symmem_hal::kernels::Stalled::compile()
     }
     #[cfg(not(feature = "cuda"))]
-    pub(super) fn kernels() {}
+    pub(super) fn kernels() -> NoKernels {
+        NoKernels
+    }
+    #[cfg(not(feature = "cuda"))]
+    pub(super) struct NoKernels;
 
     /// One rank's delay: begun by that rank alone.
     pub(super) struct Delay<'g> {
