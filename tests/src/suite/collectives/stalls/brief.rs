@@ -53,6 +53,8 @@ impl Ring {
         check_eq!(target.to_vec()?, data(previous.index()), "round {round}");
         // The one before may send again.
         group.barrier(Channel(0)).on(stream)?;
+        // Whoever has left the one may come to the next before a delayed rank looks.
+        group.barrier(Channel(0)).on(stream)?;
         group.reset_channel(Channel(1)).on(stream)?;
         synchronize(stream)
     }
@@ -106,7 +108,13 @@ pub(super) fn each_rank_at_each_step(context: &Context) -> Verdict {
             let ring = Ring::new(&bench)?;
             let stall = Stall { rank, step, time: BRIEF, every: every(step) };
             let delay = Delay::begin(context, &bench.group, stall)?;
-            mixed_operations(&bench, &ring)?;
+            mixed_operations(&bench, &ring).map_err(|error| match error {
+                TestError::Failed { message, at } => {
+                    let message = format!("{message} (rank {rank} delayed at {step:?})");
+                    TestError::Failed { message, at }
+                }
+                other => other,
+            })?;
             delay.end()?;
             // Who is done first takes no other's delay away.
             context.meet()?;
