@@ -1,6 +1,6 @@
 //! Delays of one rank at one step of the protocols, for tests: compiled with the feature `stalls` alone.
 //!
-//! Executors say at which step they are ([`at`]); kernels do by `SYMMEM_STALL`, which is empty unless
+//! Executors say at which step they are (`at`); kernels do by `SYMMEM_STALL`, which is empty unless
 //! they are compiled with `SYMMEM_STALLS`. Without the feature `at` is an empty function.
 
 #[cfg(feature = "stalls")]
