@@ -249,13 +249,13 @@ extern "C" __global__ void __launch_bounds__(32) symmem_barrier(const SYMMEM_ARG
     return;
   }
   u64 mine = stand(c.generation, c.epoch + 1);
-  SYMMEM_STALL(page_of(s), STALL_ARRIVE);
+  SYMMEM_STALL_WARP(page_of(s), STALL_ARRIVE);
   for (u32 r = thread_index(); r < s.world; r += block_size())
     if (r != s.rank) store_release(barrier_word(s, s.rank, workspace_of(s, r)), mine);
   // All have read it.
   warp_sync();
   if (thread_index() == 0) store_relaxed(epoch_of(s), c.epoch + 1);
-  SYMMEM_STALL(page_of(s), STALL_AWAIT_ARRIVALS);
+  SYMMEM_STALL_WARP(page_of(s), STALL_AWAIT_ARRIVALS);
   Patience patience;
   u32 why = 0;
   for (u32 r = thread_index(); r < s.world && why == 0; r += block_size()) {
