@@ -111,6 +111,7 @@ SYMMEM_FN void exchange_packets(const Plan& p) {
   if (is_worker() && ok) {
     if (source)
       for_peers<0>(lane, [&](u32 r) {
+        SYMMEM_STALL(lane.host, STALL_PUT_PACKET);
         const u64 slots = packets_to(lane, step.parity, r);
         const Runs from = input_part(p, r);
         for (u64 v = first; v < vectors; v += stride)
@@ -122,6 +123,7 @@ SYMMEM_FN void exchange_packets(const Plan& p) {
     Gate gate;
     for_peers<0>(lane, [&](u32 r) {
       if (!is_source(p, r)) return;
+      SYMMEM_STALL(lane.host, STALL_POLL_PACKET);
       const u64 slots = packets_from(lane, step.parity, r);
       const Runs to = output_part(p, p.output, r);
       for (u64 v = first; ok && v < vectors; v += stride) {
@@ -170,6 +172,7 @@ SYMMEM_FN void exchange_staged(const Plan& p) {
     if (is_worker() && source && j < count) {
       const Chunk chunk = chunk_of(p, j, 0, p.bytes);
       for_peers<0>(lane, [&](u32 r) {
+        SYMMEM_STALL(lane.host, STALL_WRITE_STAGING);
         const u64 to = staging_to(lane, step.parity, r) + pushed.at;
         copy(input_part(p, r), runs_of(to - chunk.start, p.bytes, p.bytes), chunk.start, chunk.length, p.bytes);
       });
@@ -195,6 +198,7 @@ SYMMEM_FN void exchange_staged(const Plan& p) {
         const Chunk chunk = chunk_of(p, c, 0, p.bytes);
         for_peers<0>(lane, [&](u32 r) {
           if (!is_source(p, r)) return;
+          SYMMEM_STALL(lane.host, STALL_READ_STAGING);
           const u64 from = staging_from(lane, step.parity, r) + taken.at;
           copy(runs_of(from - chunk.start, p.bytes, p.bytes), output_part(p, p.output, r), chunk.start, chunk.length, p.bytes);
         });

@@ -40,6 +40,7 @@ template <class Also> SYMMEM_FN bool compare(const Plan& p, Headers& headers, co
 template <u32 W>
 SYMMEM_FN bool fold_packets(const Plan& p, const Step& step, Gate& gate, u64 v, const Vector& own, Vector& result) {
   const Lane& lane = p.lane;
+  SYMMEM_STALL(lane.host, STALL_POLL_PACKET);
   auto slot = [&](u32 r) { return packets_from(lane, step.parity, r) + packet_of(v) * 16; };
   Reduction fold;
   if constexpr (W != 0) {
@@ -79,6 +80,7 @@ __device__ __attribute__((noinline)) inline void put_narrow(const Plan& p, Step 
   const Lane& lane = p.lane;
   for_peers<0>(lane, [&](u32 r) {
     if (!feeds(p, r)) return;
+    SYMMEM_STALL(lane.host, STALL_PUT_PACKET);
     u64 slots = packets_to(lane, step.parity, r);
     Runs from = input_part(p, p.in.step ? r : 0);
     for (u64 v = first; v * 16 < p.bytes; v += stride) put(slots + packet_of(v) * 16, step.tag, load_any(from, v * 16, p.bytes));
@@ -114,6 +116,7 @@ template <u32 W> SYMMEM_FN void reduce_packets(const Plan& p) {
   if (is_worker() && ok) {
     for_peers<W>(lane, [&](u32 r) {
       if (!feeds(p, r)) return;
+      SYMMEM_STALL(lane.host, STALL_PUT_PACKET);
       const u64 slots = packets_to<W>(lane, step.parity, r);
       const u64 from = p.input + p.in.step * r;
       if (first < whole) put(slots + packet_of(first) * 16, step.tag, p.in.step == 0 ? ahead : load_vector(pointer<void>(from + first * 16)));
@@ -145,6 +148,7 @@ template <u32 W> SYMMEM_FN void reduce_packets(const Plan& p) {
 template <u32 W> SYMMEM_FN bool fold_lines(const Plan& p, const Step& step, Gate& gate, u64 u, Lines& own) {
   const Lane& lane = p.lane;
   auto take = [&](u32 r, Lines& theirs) {
+    SYMMEM_STALL_WARP(lane.host, STALL_POLL_PACKET);
     const u64 lines = lines_from(lane, step.parity, r);
     return await<true>(lane, step.epoch, gate, r, [&] { return theirs.poll(lines, u, step.epoch); });
   };
@@ -203,7 +207,11 @@ template <u32 W> SYMMEM_FN void reduce_lines(const Plan& p) {
     for (u64 u = first; ok && u < units + stride; u += stride) {
       const Lines now = mine;
       if (u + stride < units) mine.load(p.input, u + stride, count);
-      if (u < units) for_peers<W>(lane, [&](u32 r) { now.put(lines_to<W>(lane, step.parity, r), u, step.epoch); });
+      if (u < units)
+        for_peers<W>(lane, [&](u32 r) {
+          SYMMEM_STALL_WARP(lane.host, STALL_PUT_PACKET);
+          now.put(lines_to<W>(lane, step.parity, r), u, step.epoch);
+        });
       if (u >= first + stride) {
         ok = fold_lines<W>(p, step, gate, u - stride, before);
         if (ok) before.store(p.output, u - stride, count);
@@ -328,6 +336,7 @@ SYMMEM_FN void fold_any(const Plan& p, u64 own, u32 parity, u64 place, u64 logic
 // Folds a chunk of all ranks, which is staged `place` into each rank's staging.
 template <u32 W, bool ALL_OUTPUTS>
 SYMMEM_FN void fold_chunk(const Plan& p, u64 part, const Chunk& chunk, u32 parity, u64 place) {
+  SYMMEM_STALL(p.lane.host, STALL_READ_STAGING);
   u32 count = 0;
   if constexpr (W != 0) {
     constexpr u32 U = unroll(W, ALL_OUTPUTS);
@@ -408,6 +417,7 @@ template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
     if (is_worker() && j < count) {
       for_peers<W>(lane, [&](u32 r) {
         if (!feeds(p, r)) return;
+        SYMMEM_STALL(lane.host, STALL_WRITE_STAGING);
         u64 to = staging_to<W>(lane, step.parity, r) + pushed.at;
         push<W, U>(p, p.input + p.in.step * r, chunk(r, j), to, j == 0 && r == next, early);
       });
@@ -453,6 +463,7 @@ template <u32 W, bool TWO_SHOT> SYMMEM_FN void reduce_chunks(const Plan& p) {
 // staging.
 __device__ __attribute__((noinline)) inline void fold_runs(const Plan& p, Runs own, Runs out, u64 start, u64 length, u64 end, u32 parity, u64 place) {
   const Lane& lane = p.lane;
+  SYMMEM_STALL(lane.host, STALL_READ_STAGING);
   for (u64 v = thread_index(); v * 16 < length; v += workers()) {
     Reduction fold;
 #pragma unroll 1
@@ -506,6 +517,7 @@ SYMMEM_FN void reduce_blocks(const Plan& p) {
       const BlockChunk chunk = push.next(p, number(j));
       const Block& b = *chunk.block;
       if (b.owner != lane.rank) {
+        SYMMEM_STALL(lane.host, STALL_WRITE_STAGING);
         const u64 to = staging_to(lane, step.parity, (u32)b.owner) + pushed.at;
         const Runs from = runs_of(p.input + b.at, b.row, b.stride);
         for (u64 v = thread_index(); v * 16 < chunk.length; v += workers())

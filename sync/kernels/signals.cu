@@ -53,6 +53,10 @@ constexpr u32 EMPTY = 0, FULL = 1;
 constexpr u32 CALL_BARRIER = 1, CALL_PUT = 2, CALL_WAIT = 3, CALL_RESET = 4, CALL_PUT_WITH_SIGNAL = 5;
 constexpr u32 FAULT_TIMED_OUT = 1, FAULT_LOST = 2, FAULT_CANCELLED = 3, FAULT_BROKEN = 4;
 
+#ifdef SYMMEM_STALLS
+// This rank's control page in host memory.
+SYMMEM_FN u64 page_of(const Signal& s) { return s.lost - CONTROL_LOST; }
+#endif
 SYMMEM_FN u64 workspace_of(const Signal& s, u32 rank) {
   return s.world <= 8 ? s.peers[rank] : pointer<const u64>(s.table)[rank];
 }
@@ -245,11 +249,13 @@ extern "C" __global__ void __launch_bounds__(32) symmem_barrier(const SYMMEM_ARG
     return;
   }
   u64 mine = stand(c.generation, c.epoch + 1);
+  SYMMEM_STALL_WARP(page_of(s), STALL_ARRIVE);
   for (u32 r = thread_index(); r < s.world; r += block_size())
     if (r != s.rank) store_release(barrier_word(s, s.rank, workspace_of(s, r)), mine);
   // All have read it.
   warp_sync();
   if (thread_index() == 0) store_relaxed(epoch_of(s), c.epoch + 1);
+  SYMMEM_STALL_WARP(page_of(s), STALL_AWAIT_ARRIVALS);
   Patience patience;
   u32 why = 0;
   for (u32 r = thread_index(); r < s.world && why == 0; r += block_size()) {
@@ -270,7 +276,10 @@ extern "C" __global__ void __launch_bounds__(32) symmem_put_signal(const SYMMEM_
   wait_for_previous_kernel();
   if (thread_index() != 0) return;
   u32* word = slot(s, s.rank, s.peer);
-  if (await_slot(s, CALL_PUT, word, EMPTY)) store_release(word, FULL);
+  SYMMEM_STALL(page_of(s), STALL_AWAIT_EMPTY);
+  if (!await_slot(s, CALL_PUT, word, EMPTY)) return;
+  SYMMEM_STALL(page_of(s), STALL_FILL_SLOT);
+  store_release(word, FULL);
 }
 
 // Empties the slot from the peer once it is full.
@@ -278,13 +287,18 @@ extern "C" __global__ void __launch_bounds__(32) symmem_wait_signal(const SYMMEM
   wait_for_previous_kernel();
   if (thread_index() != 0) return;
   u32* word = slot(s, s.peer, s.rank);
-  if (await_slot(s, CALL_WAIT, word, FULL)) store_release(word, EMPTY);
+  SYMMEM_STALL(page_of(s), STALL_AWAIT_FULL);
+  if (!await_slot(s, CALL_WAIT, word, FULL)) return;
+  SYMMEM_STALL(page_of(s), STALL_EMPTY_SLOT);
+  store_release(word, EMPTY);
 }
 
 // Waits until the slot to the peer is empty: what goes before a put of many blocks.
 extern "C" __global__ void __launch_bounds__(32) symmem_await_empty(const SYMMEM_ARGS Signal s) {
   wait_for_previous_kernel();
-  if (thread_index() == 0) await_slot(s, CALL_PUT_WITH_SIGNAL, slot(s, s.rank, s.peer), EMPTY);
+  if (thread_index() != 0) return;
+  SYMMEM_STALL(page_of(s), STALL_AWAIT_EMPTY);
+  await_slot(s, CALL_PUT_WITH_SIGNAL, slot(s, s.rank, s.peer), EMPTY);
 }
 
 // Copies the data and fills the slot. One block waits for the slot itself; of several none does: the
@@ -293,14 +307,17 @@ extern "C" __global__ void __launch_bounds__(512) symmem_put_with_signal(const S
   wait_for_previous_kernel();
   const Signal& s = put.signal;
   u32* word = slot(s, s.rank, s.peer);
+  SYMMEM_STALL(page_of(s), STALL_AWAIT_EMPTY);
   bool ready = true;
   if (thread_index() == 0)
     ready = grid_size() > 1 ? load_relaxed(state_of(s)) == OPEN : await_slot(s, CALL_PUT_WITH_SIGNAL, word, EMPTY);
   if (block_any(!ready)) return;
   u64 threads = (u64)block_size() * grid_size(), me = (u64)block_index() * block_size() + thread_index();
+  SYMMEM_STALL(page_of(s), STALL_PUT_DATA);
   copy(put.target, put.source, put.bytes, me, threads);
   block_sync();
   if (thread_index() != 0) return;
+  SYMMEM_STALL(page_of(s), STALL_FILL_SLOT);
   // What this block stored is visible to the whole system before its arrival is.
   fence_system();
   if (is_last(pointer<u32>(s.arrivals), grid_size())) store_release(word, FULL);
@@ -313,12 +330,14 @@ extern "C" __global__ void __launch_bounds__(32) symmem_reset_channel(const SYMM
   if (thread_index() != 0) return;
   Channel c = load_channel(s);
   u64 mine = stand(c.generation, c.epoch);
+  SYMMEM_STALL(page_of(s), STALL_RESET);
   if (c.state != RESETTING) {
     mine = renewed(mine);
     publish(s, mine);
   }
   Patience patience;
   for (;;) {
+    SYMMEM_STALL(page_of(s), STALL_AWAIT_RESET);
     u32 why = 0;
     for (u32 r = 0; r < s.world && why == 0; r++) {
       const u64* word = barrier_word(s, r, s.own);

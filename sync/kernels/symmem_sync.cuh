@@ -77,7 +77,7 @@ constexpr u32 REASON_TIMED_OUT = 1, REASON_PEER_LOST = 2, REASON_CALL_MISMATCH =
 constexpr u64 REPLAY = 1ull << 63;
 
 // Offsets in a control page, in device and in host memory alike.
-constexpr u64 CONTROL_CLAIM = 0, CONTROL_ABORT = 4, CONTROL_STALE = 8, CONTROL_LOST = 256;
+constexpr u64 CONTROL_CLAIM = 0, CONTROL_ABORT = 4, CONTROL_STALE = 8, CONTROL_STALL = 16, CONTROL_LOST = 256;
 
 SYMMEM_FN u64 control_masks(u32 world) { return (world + 63) / 64; }
 SYMMEM_FN u64 control_left(u32 world) { return CONTROL_LOST + 8 * control_masks(world); }
@@ -86,6 +86,66 @@ SYMMEM_FN u64 control_record(u32 world) { return CONTROL_LOST + (16 * control_ma
 // ------------------------------------------------------------------------------- addresses
 
 template <class T> SYMMEM_FN T* pointer(u64 address) { return reinterpret_cast<T*>(address); }
+
+// --------------------------------------------------------------------------------- stalls
+
+// The steps at which a test can delay one rank, as the crate's module `stalls` has them.
+enum Stall : u32 {
+  STALL_ENTER,
+  STALL_AWAIT_READERS,
+  STALL_PUBLISH_HEADER,
+  STALL_PUT_PACKET,
+  STALL_POLL_PACKET,
+  STALL_WRITE_STAGING,
+  STALL_RAISE_FLAG,
+  STALL_AWAIT_FLAG,
+  STALL_READ_STAGING,
+  STALL_COMPARE,
+  STALL_SCRUB,
+  STALL_EXIT,
+  STALL_REPORT,
+  STALL_ARRIVE,
+  STALL_AWAIT_ARRIVALS,
+  STALL_AWAIT_EMPTY,
+  STALL_PUT_DATA,
+  STALL_FILL_SLOT,
+  STALL_AWAIT_FULL,
+  STALL_EMPTY_SLOT,
+  STALL_RESET,
+  STALL_AWAIT_RESET
+};
+
+// SYMMEM_STALL(page, step): this thread is about to take a step. `page` is its rank's control page in host
+// memory, in which a test says who waits: empty where kernels are not compiled for that.
+#ifdef SYMMEM_STALLS
+
+// No stall is longer.
+constexpr u64 MOST_STALL_NS = 60000000000;
+
+// At CONTROL_STALL: the step + 1 and at the first of how many comings (u32 each), the nanoseconds (u64), how
+// often a thread came to the step and how often one was delayed (u32 each).
+__device__ __attribute__((noinline)) inline void stall(u64 page, u32 step) {
+  const Pair set = load_pair(pointer<void>(page + CONTROL_STALL));
+  const u32 every = (u32)(set.a >> 32);
+  if ((u32)set.a != step + 1) return;
+  u32* counts = pointer<u32>(page + CONTROL_STALL + 16);
+  if (every == 0) return;
+  if (fetch_increment(counts, ~0u) % every != 0) return;
+  fetch_increment(counts + 1, ~0u);
+  const u64 since = clock_ns(), most = set.b < MOST_STALL_NS ? set.b : MOST_STALL_NS;
+  // It ends with the test's wish for it, and once the group has failed.
+  while (load_relaxed(pointer<u32>(page + CONTROL_STALL)) == step + 1 && load_relaxed(pointer<u32>(page + CONTROL_ABORT)) == 0 &&
+         clock_ns() - since < most) {
+  }
+}
+
+#define SYMMEM_STALL(page, step) ::symmem::stall(page, step)
+// Of a warp, which goes on together.
+#define SYMMEM_STALL_WARP(page, step) (::symmem::stall(page, step), ::symmem::warp_sync())
+#else
+#define SYMMEM_STALL(page, step)
+#define SYMMEM_STALL_WARP(page, step)
+#endif
 
 // Where rank `r`'s lane begins. W is the number of ranks where that is known, else 0.
 template <u32 W = 0> SYMMEM_FN u64 lane_of(const Lane& lane, u32 r) {
@@ -188,6 +248,7 @@ constexpr u64 ADOPTION_NS = 2000000000;
 // Reports a failure of the group, unless another was first: then waits, for a bounded time, until this
 // rank's host can read that. The lane is closed afterwards. Any number of threads may come.
 __device__ __attribute__((noinline)) inline void give_up(const Lane& lane, u32 epoch, const Report& report) {
+  SYMMEM_STALL(lane.host, STALL_REPORT);
   u64 own = lane.own - lane.workspace_back, arbiter = lane_of(lane, 0) - lane.workspace_back;
   u32 me = lane.rank + 1;
   if (load_acquire(pointer<u32>(own + CONTROL_ABORT)) == 0) {
@@ -376,6 +437,7 @@ SYMMEM_FN bool begin(const Lane& lane) {
 // Every thread of the block calls it, before it stores anything that a peer sees. False where no
 // operation may begin.
 SYMMEM_FN bool enter(const Lane& lane, Step& step) {
+  SYMMEM_STALL(lane.host, STALL_ENTER);
   Pair p = load_pair(epoch_record(lane, block_index()));
   if (SYMMEM_UNLIKELY((u32)p.b != ENTRY_OPEN)) {
     enter_closed(lane);
@@ -451,6 +513,7 @@ __device__ __attribute__((noinline)) inline bool await_readers(const Lane& lane,
 // Waits until this rank may store into all peers' words: at once, but after operations in which it
 // consumed nothing of some. Every thread of the block calls it, and all get the same answer.
 SYMMEM_FN bool await_clear(const Lane& lane, const Step& step) {
+  SYMMEM_STALL(lane.host, STALL_AWAIT_READERS);
   return SYMMEM_LIKELY(step.settled) || !block_any(!await_readers(lane, step));
 }
 
@@ -487,6 +550,7 @@ struct Headers {
   // After this rank may store into all peers' words: to those to whom this block sends data, `feeds(r)`;
   // to all of block 0, and to this rank itself, which compares it later if it must.
   template <class Feeds> SYMMEM_FN void publish(const Lane& lane, const Step& step, Feeds feeds) {
+    SYMMEM_STALL(lane.host, STALL_PUBLISH_HEADER);
     if (lane.runs != 0) {
       // All have read it.
       warp_sync();
@@ -506,6 +570,7 @@ struct Headers {
   // each; false if one differs or did not come.
   template <class BlockOf, class Also>
   SYMMEM_FN bool compare(const Lane& lane, const Step& step, BlockOf block_of, Also also) {
+    SYMMEM_STALL(lane.host, STALL_COMPARE);
     for (u32 r = t / 2; r < lane.world; r += 16) {
       const u32 block = block_of(r);
       if (r == lane.rank || block == NO_BLOCK) continue;
@@ -532,6 +597,7 @@ struct Headers {
 // Tells a peer that all stores up to `count` of this block are made. The caller has fenced them at
 // system scope.
 SYMMEM_FN void raise(const Lane& lane, const Step& step, u32 reader, u32 count) {
+  SYMMEM_STALL(lane.host, STALL_RAISE_FLAG);
   store_relaxed(flag_at(lane, lane_of(lane, reader), step.parity, lane.rank, block_index()), step.tag | count);
 }
 
@@ -541,6 +607,7 @@ SYMMEM_FN bool poll_flag(const Lane& lane, const Step& step, u32 writer, u32 cou
   return found >> 32 == step.epoch && (u32)found >= count;
 }
 SYMMEM_FN bool await_flag(const Lane& lane, const Step& step, Gate& gate, u32 writer, u32 count) {
+  SYMMEM_STALL(lane.host, STALL_AWAIT_FLAG);
   return await(lane, step.epoch, gate, writer, [&] { return poll_flag(lane, step, writer, count); });
 }
 
@@ -565,6 +632,7 @@ __device__ __attribute__((noinline)) inline void scrub(const Lane& lane, Step st
   u64 me = (u64)block_index() * block_size() + thread_index();
   auto is_of = [](u32 set, u32 rank) { return set == ALL || set == rank; };
   for (u32 w = 0; w < lane.world; w++) {
+    SYMMEM_STALL(lane.host, STALL_SCRUB);
     const bool writes = is_of(used.writers, w);
     const bool raises = used.together || (writes && used.flags) || is_of(used.raisers, w);
     if (w != lane.rank) {
@@ -593,6 +661,7 @@ SYMMEM_FN bool exit(const Lane& lane, const Step& step, bool ok, const Used& use
   allow_next_kernel();
   if (block_any(!ok)) return false;
   if (SYMMEM_UNLIKELY(scrub_due(step.epoch))) scrub(lane, step, used);
+  SYMMEM_STALL(lane.host, STALL_EXIT);
   u64 next = next_epoch(step.epoch) | (u64)(used.writers == ALL || used.heard) << 32;
   for (u32 b = block_index() + thread_index() * grid_size(); b < lane.max_blocks; b += block_size() * grid_size())
     store_relaxed(reinterpret_cast<u64*>(epoch_record(lane, b)), next);

@@ -9,11 +9,15 @@ use symmem_mem::call::{Called, Issued, Operation, Signature};
 use symmem_mem::liveness::{Gone, Status};
 
 use crate::layout::Layout;
+#[cfg(feature = "stalls")]
+use crate::page::STALL;
 use crate::page::{ABORT, CLAIM, Page, STALE};
 use crate::protocol::control::{Reason, Record};
 use crate::protocol::header::HEADER_WORDS;
 use crate::protocol::{Entry, Epoch, Header, Mismatch, header};
 use crate::signals::{Channel, SignalError, fault};
+#[cfg(feature = "stalls")]
+use crate::stalls::Step;
 
 fn called(header: Header) -> Called {
     Called { signature: Signature(header.signature), issued: Issued(header.issue) }
@@ -231,6 +235,29 @@ impl Control {
         self.write_mask(self.page.left, &left);
         fence(Ordering::Release);
         self.write_mask(self.page.lost, &gone);
+    }
+
+    /// Delays this rank's kernels, of those that were compiled for it.
+    #[cfg(feature = "stalls")]
+    pub(crate) fn set_stall(&self, step: Step, time: core::time::Duration, every: u64) {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.write_word(STALL + 8, nanoseconds);
+        self.write_word(STALL + 16, 0);
+        fence(Ordering::Release);
+        let every = every.min(u64::from(u32::MAX));
+        self.write_word(STALL, every << 32 | (step as u64 + 1));
+    }
+
+    #[cfg(feature = "stalls")]
+    pub(crate) fn end_stall(&self) {
+        self.write_word(STALL, 0);
+    }
+
+    /// How often a thread of this rank's kernels came to the step, and was delayed there.
+    #[cfg(feature = "stalls")]
+    pub(crate) fn stalls(&self) -> (u64, u64) {
+        let counts = self.read_word(STALL + 16);
+        (counts & u64::from(u32::MAX), counts >> 32)
     }
 
     fn write_mask(&self, at: u64, ranks: &RankSet) {

@@ -97,6 +97,11 @@ pub mod protocol;
 mod puts;
 mod shared;
 mod signals;
+#[cfg(feature = "stalls")]
+#[doc(hidden)]
+pub mod stalls;
+#[cfg(not(feature = "stalls"))]
+mod stalls;
 
 #[cfg(feature = "cuda")]
 pub use lane::Steps;

@@ -16,6 +16,10 @@ pub(crate) const CLAIM: u64 = 0;
 pub(crate) const ABORT: u64 = 4;
 /// Offset of the word that says that a graph found its lane closed.
 pub(crate) const STALE: u64 = 8;
+/// Offset of what a test says to delay kernels: the step's number + 1 and how often (u32 each), the
+/// nanoseconds (u64), then how often a thread came to the step and was delayed (u32 each).
+#[cfg(feature = "stalls")]
+pub(crate) const STALL: u64 = 16;
 /// Offset of the doorbell.
 pub(crate) const DOORBELL: u64 = LINE;
 const LOST: u64 = 2 * LINE;

@@ -37,6 +37,8 @@ The suite: ranks take the GPUs in turn, and share them where they are more
   ./conformance --backend cuda --ranks 2 --threads
   ./conformance --backend cuda --ranks 4,8 --threads --one-device
   ./conformance --backend cuda --ranks 4 --one-device all_reduce      (processes on one GPU: slow)
+  ./conformance --backend cuda --ranks 2 --threads stalls             (each rank delayed at each step)
+  ./conformance --backend cuda --ranks 2 --threads --soak-seconds 600 soak::
 Latency and bandwidth, every result checked
   ./symmem bench all-reduce --backend cuda --ranks 2 --threads --graph --dtype bf16 --min 2K --max 256M
   ./symmem bench barrier --backend cuda --ranks 2 --graph
@@ -75,7 +77,9 @@ pub fn run(arguments: &Arguments, summary: &mut Summary) {
     let command = ["build", "--package", "symmem-cli", "--bin", "symmem"];
     take("symmem", &tree, &[&command[..], &stripped].concat());
     let suite = ["test", "--no-run", "--package", "symmem-tests", "--test", "conformance"];
-    take("conformance", &tree, &[&suite[..], &stripped].concat());
+    // By itself: the command is built without.
+    let stalls = ["--features", "stalls"];
+    take("conformance", &tree, &[&suite[..], &stalls, &stripped].concat());
     // Workspaces of their own, which have no such profile.
     let released = [
         "--release",

@@ -106,6 +106,9 @@ const LOCKED: [&str; 3] = [
     "tools/bindgen/Cargo.toml",
 ];
 
+/// For the suite alone: a build of the workspace does not have it.
+const STALLS: [&str; 2] = ["--features", "stalls"];
+
 /// Runs of the conformance suite, by name: with these, every test runs somewhere. The same on every
 /// machine: those on GPUs are asked for.
 const MATRIX: &[(&str, &[&[&str]])] = &[
@@ -144,7 +147,7 @@ fn on_fake_cuda() -> Vec<Cargo> {
 pub fn run(arguments: &Arguments, summary: &mut Summary) {
     if !arguments.is_everything() {
         // The suite says on what.
-        summary.tier("suite", &[Cargo::suite(arguments.suite())]);
+        summary.tier("suite", &[Cargo::suite(arguments.suite()).options(STALLS)]);
         return;
     }
     // Lock files of workspaces of their own know the crates of this one.
@@ -178,6 +181,7 @@ pub fn run(arguments: &Arguments, summary: &mut Summary) {
             let place = run.iter().map(|argument| (*argument).to_owned());
             Cargo::suite(["--quiet".to_owned()].into_iter().chain(place).chain(arguments.common()))
                 .options(["--quiet"])
+                .options(STALLS)
         };
         let commands: Vec<_> = runs.iter().map(command).collect();
         summary.tier(name, &commands);

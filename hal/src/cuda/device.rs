@@ -11,6 +11,8 @@ use super::{
 use crate::backend::DeviceOps;
 use crate::driver::DriverError;
 use crate::host;
+#[cfg(feature = "stalls")]
+use crate::kernels::{Stalled, stalled};
 use crate::kernels::{Unbounded, Unit, unbounded};
 use crate::memory::{AllocError, ImportError, Shareable};
 use crate::module::{KernelSet, LoadError};
@@ -76,11 +78,15 @@ impl Device {
     }
 
     pub(crate) fn compile(&self, unit: &Unit<'_>) -> Result<Module, LoadError> {
+        let mut defines = unit.defines.to_vec();
         if Unbounded::is_held() {
-            let defines: Vec<_> = unit.defines.iter().copied().chain([unbounded::DEFINE]).collect();
-            return self.0.modules.get(self.0, &Unit { defines: &defines, ..*unit });
+            defines.push(unbounded::DEFINE);
         }
-        self.0.modules.get(self.0, unit)
+        #[cfg(feature = "stalls")]
+        if Stalled::is_held() {
+            defines.push(stalled::DEFINE);
+        }
+        self.0.modules.get(self.0, &Unit { defines: &defines, ..*unit })
     }
 }
 

@@ -23,6 +23,8 @@ mod compile;
 #[cfg(feature = "cuda")]
 mod lookup;
 mod sources;
+#[cfg(all(feature = "cuda", feature = "stalls"))]
+pub(crate) mod stalled;
 #[cfg(feature = "cuda")]
 pub(crate) mod unbounded;
 
@@ -37,6 +39,9 @@ pub(crate) use lookup::origin;
 pub use lookup::{CodeError, cubin};
 pub use sources::{KernelSource, KernelUnits, OPTIONS, Unit, UnitHash, Visit, source_hash};
 
+#[cfg(all(feature = "cuda", feature = "stalls"))]
+#[doc(hidden)]
+pub use stalled::Stalled;
 #[cfg(feature = "cuda")]
 #[doc(hidden)]
 pub use unbounded::Unbounded;

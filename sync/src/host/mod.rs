@@ -12,6 +12,7 @@ mod state;
 mod wait;
 
 pub use memory::HostMemory;
+pub(crate) use memory::Words;
 pub use session::{Ended, LaneArgs, Session};
 use signal::KERNELS;
 pub(crate) use signal::{PutArgs, SignalArgs};

@@ -16,6 +16,7 @@ use crate::protocol::{
     Call, ControlMemory, Entry, Epoch, Header, LaneMemory, Mismatch, Operation, Parity, Peers,
     Progress, Refused, Seat,
 };
+use crate::stalls::{self, Step};
 
 /// What every kernel of a lane operation is given first.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -85,11 +86,13 @@ impl<'a> Session<'a> {
         let issue = issue_word(context, args).ok_or(Ended)?;
         let header = Header { signature: args.signature, issue };
         let mut waiter = Waiter::new(context, memory);
+        stalls::at(memory, Step::Enter);
         let mut arrival = match lane::enter(memory, seat, Call { header, feeds, consumes }) {
             Ok(arrival) => arrival,
             Err(refused) => return Err(refuse(memory, &waiter, args, refused)),
         };
         let epoch = arrival.epoch();
+        stalls::at(memory, Step::AwaitReaders);
         let clear = match waiter.until(&mut arrival, |a| a.poll(), look(memory)) {
             Ok(clear) => clear,
             Err(stopped) => {
@@ -97,6 +100,7 @@ impl<'a> Session<'a> {
                 return Err(stop(memory, &waiter, args, epoch, stopped, missing));
             }
         };
+        stalls::at(memory, Step::PublishHeader);
         let operation = arrival.publish(clear);
         Ok(Session { memory, args, waiter, operation, agreed: None, unrung: true })
     }
@@ -129,6 +133,8 @@ impl<'a> Session<'a> {
         if rank >= self.world() {
             return core::ptr::null_mut();
         }
+        let step = if rank == self.rank() { Step::WriteStaging } else { Step::ReadStaging };
+        stalls::at(self.memory, step);
         let parity: Parity = self.epoch().parity();
         self.memory.staging(rank, parity, chunk)
     }
@@ -142,6 +148,7 @@ impl<'a> Session<'a> {
         if index >= LaneMemory::packets(self.memory) {
             return Err(Ended);
         }
+        stalls::at(self.memory, Step::PutPacket);
         self.operation.put(index, data);
         self.unrung = true;
         Ok(())
@@ -156,6 +163,7 @@ impl<'a> Session<'a> {
         if index >= LaneMemory::packets(self.memory) || writer >= self.world() {
             return Err(Ended);
         }
+        stalls::at(self.memory, Step::PollPacket);
         // The common case: it is there.
         if let Progress::Ready(data) = self.operation.poll_packet(index, writer) {
             return Ok(data);
@@ -171,6 +179,7 @@ impl<'a> Session<'a> {
 
     /// Tells all readers that everything up to `step` is stored. Steps ascend from 1.
     pub fn raise(&mut self, step: u32) {
+        stalls::at(self.memory, Step::RaiseFlag);
         self.operation.raise(step);
         self.unrung = true;
         self.ring();
@@ -195,6 +204,7 @@ impl<'a> Session<'a> {
         if writer >= self.world() {
             return Err(Ended);
         }
+        stalls::at(self.memory, Step::AwaitFlag);
         if let Progress::Ready(()) = self.operation.poll_flag(writer, step) {
             return Ok(());
         }
@@ -221,6 +231,7 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         self.ring();
+        stalls::at(self.memory, Step::Compare);
         let poll = |o: &mut Operation<'a, _>| o.poll_headers();
         match self.waiter.until(&mut self.operation, poll, look(self.memory)) {
             Ok(agreed) => {
@@ -243,6 +254,10 @@ impl<'a> Session<'a> {
         self.agree()?;
         let agreed = self.agreed.take().ok_or(Ended)?;
         self.ring();
+        if self.epoch().scrub_due() {
+            stalls::at(self.memory, Step::Scrub);
+        }
+        stalls::at(self.memory, Step::Exit);
         let _ = self.operation.exit(agreed);
         Ok(())
     }
@@ -363,6 +378,7 @@ fn give_up(
     culprit: Option<usize>,
     missing: RankSet,
 ) {
+    stalls::at(memory, Step::Report);
     let record = Record {
         reason,
         reporter: ControlMemory::rank(memory),

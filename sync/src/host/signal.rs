@@ -15,6 +15,7 @@ use crate::protocol::control::{Cause, Look};
 use crate::protocol::lane::LookedBack;
 use crate::protocol::{ControlMemory, Epoch, LaneMemory, Progress, SignalMemory, Word, lane, slot};
 use crate::signals::{SignalCall, fault};
+use crate::stalls::{self, Step};
 
 /// The kernels of this crate.
 pub(crate) static KERNELS: KernelSet = KernelSet {
@@ -141,6 +142,7 @@ unsafe fn barrier(context: &LaunchContext<'_>, args: *const u8) {
     let Some((args, memory)) = (unsafe { open(context, args) }) else { return };
     let index = args.channel as usize;
     let mut channel = load(memory.channel(index));
+    stalls::at(&memory, Step::Arrive);
     let Ok(mut barrier) = Barrier::arrive(&memory, index, &mut channel) else {
         return report(
             context,
@@ -152,6 +154,7 @@ unsafe fn barrier(context: &LaunchContext<'_>, args: *const u8) {
         );
     };
     ring_all(&memory);
+    stalls::at(&memory, Step::AwaitArrivals);
     let mut waiter = Waiter::new(context, &memory);
     let ended = waiter.until(
         &mut barrier,
@@ -210,7 +213,9 @@ unsafe fn put_signal(context: &LaunchContext<'_>, args: *const u8) {
     let Some((args, memory)) = (unsafe { open(context, args) }) else { return };
     let peer = args.peer as usize;
     let word = memory.slot(args.channel as usize, SignalMemory::rank(&memory), peer);
-    on_slot(context, &memory, SignalCall::Put, args, || slot::poll_put(word));
+    stalls::at(&memory, Step::AwaitEmpty);
+    let fill = || stalls::at(&memory, Step::FillSlot);
+    on_slot(context, &memory, SignalCall::Put, args, || slot::poll_put_after(word, fill));
 }
 
 unsafe fn put_with_signal(context: &LaunchContext<'_>, args: *const u8) {
@@ -225,9 +230,15 @@ unsafe fn put_with_signal(context: &LaunchContext<'_>, args: *const u8) {
     // SAFETY: both are ranges of views, which the launch keeps mapped. Others may be at them: the
     // copy is by atomics.
     let copy = || unsafe { shm::copy_between(source, target, length) };
+    stalls::at(&memory, Step::AwaitEmpty);
+    let put = || {
+        stalls::at(&memory, Step::PutData);
+        copy();
+        stalls::at(&memory, Step::FillSlot);
+    };
     let peer = args.peer as usize;
     let word = memory.slot(args.channel as usize, SignalMemory::rank(&memory), peer);
-    let step = || slot::poll_put_after(word, copy);
+    let step = || slot::poll_put_after(word, put);
     on_slot(context, &memory, SignalCall::PutWithSignal, args, step);
 }
 
@@ -236,7 +247,9 @@ unsafe fn wait_signal(context: &LaunchContext<'_>, args: *const u8) {
     let Some((args, memory)) = (unsafe { open(context, args) }) else { return };
     let peer = args.peer as usize;
     let word = memory.slot(args.channel as usize, peer, SignalMemory::rank(&memory));
-    on_slot(context, &memory, SignalCall::Wait, args, || slot::poll_wait(word));
+    stalls::at(&memory, Step::AwaitFull);
+    let take = || stalls::at(&memory, Step::EmptySlot);
+    on_slot(context, &memory, SignalCall::Wait, args, || slot::poll_wait_before(word, take));
 }
 
 /// Polls a slot until its step is made, and wakes the other side.
@@ -266,7 +279,9 @@ unsafe fn reset_channel(context: &LaunchContext<'_>, args: *const u8) {
     let Some((args, memory)) = (unsafe { open(context, args) }) else { return };
     let index = args.channel as usize;
     let mut channel = load(memory.channel(index));
+    stalls::at(&memory, Step::Reset);
     let mut reset = Reset::begin(&memory, index, &mut channel);
+    stalls::at(&memory, Step::AwaitReset);
     let poll = |r: &mut Reset<'_, _>| {
         let progress = r.poll();
         // Each poll may have published the next step of the reset.

@@ -33,8 +33,16 @@ pub fn poll_put_after<W: Word32>(slot: &W, before: impl FnOnce()) -> bool {
 /// Empties a slot if it is full; true once it has.
 #[must_use]
 pub fn poll_wait<W: Word32>(slot: &W) -> bool {
+    poll_wait_before(slot, || ())
+}
+
+/// As [`poll_wait`], with what its receiver does by `before` while the slot is still full: its sender
+/// cannot put another.
+#[must_use]
+pub fn poll_wait_before<W: Word32>(slot: &W, before: impl FnOnce()) -> bool {
     let full = slot.load_acquire() == FULL;
     if full {
+        before();
         slot.store_release(EMPTY);
     }
     full

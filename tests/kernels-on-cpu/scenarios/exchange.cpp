@@ -127,9 +127,14 @@ void mixed(Random& random, const Schedule& schedule) {
   some(random, schedule, [&] { return (Algorithm)random.below(4); });
 }
 
+void stalls(Random& random, const Schedule& schedule) {
+  with_stalls(random, schedule, [&](const Setting& s) { return std::make_unique<Exchanging>(random, s, (Algorithm)random.below(4)); });
+}
+
 }  // namespace
 
 extern const Named SCENARIOS[] = {{"packets", by<BY_PACKETS>}, {"staged", by<STAGED>}, {"direct", by<DIRECT>},
-                                  {"copies", by<COPIES>},      {"mixed", mixed},       {nullptr, nullptr}};
+                                  {"copies", by<COPIES>},      {"mixed", mixed},       {"stalls", stalls},
+                                  {nullptr, nullptr}};
 
 }  // namespace sim

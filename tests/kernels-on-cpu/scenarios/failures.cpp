@@ -179,6 +179,28 @@ void time_out_of_a_reader(Random& random, const Schedule& schedule) {
   calls.check_guards();
 }
 
+// One rank is delayed at any step, for longer than the bound: all say that it is missing, it too, and nothing
+// hangs. And one that reports: who is missing is another.
+void stalls(Random& random, const Schedule& schedule) {
+  const Setting setting = some_ranks(random, 2000000);
+  const u32 steps[] = {STALL_ENTER, STALL_AWAIT_READERS, STALL_PUBLISH_HEADER, STALL_PUT_PACKET, STALL_POLL_PACKET, STALL_COMPARE, STALL_EXIT, STALL_REPORT};
+  each_stall(setting.world, {0, sizeof steps / sizeof *steps - 1}, [&](u32 r, u32 i) {
+    Place place(random, schedule, setting);
+    Reports reports(place.group);
+    Calls calls(place.group);
+    const bool reports_itself = steps[i] == STALL_REPORT;
+    const u32 late = reports_itself ? (r + 1) % setting.world : r;
+    place.group.stall(r, steps[i], 1, reports_itself ? STALL_NS : LONG_NS);
+    for (u32 k = 0; k < 3; k++)
+      for (u32 q = 0; q < setting.world; q++)
+        if (!reports_itself || q != late) calls.launch(q);
+    place.machine.run();
+    const Record found = reports.all();
+    CHECK(found.reason == REASON_TIMED_OUT && found.missing == 1u << late, "at step %u of rank %u: reason %u, missing %llx", steps[i], r, found.reason, found.missing);
+    return place.group.end_stall(r);
+  });
+}
+
 // As `time_out`, in a graph: the launch of the graph bounds the waits, not what it was captured with.
 void launch_bounds(Random& random, const Schedule& schedule) {
   Setting setting = some_ranks(random);
@@ -315,7 +337,7 @@ extern const Named SCENARIOS[] = {{"mismatch", mismatch},
                                   {"host_ends_wait", host_ends_wait},
                                   {"busy", busy},
                                   {"stale", stale},
-                                  {"adoption", adoption},
+                                  {"stalls", stalls}, {"adoption", adoption},
                                   {"large", large},
                                   {nullptr, nullptr}};
 

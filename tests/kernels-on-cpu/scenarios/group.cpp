@@ -62,6 +62,17 @@ Record Group::record(u32 r, bool own) const {
                 {words[3], words[4]}, {words[5], words[6]}, words[7]};
 }
 
+void Group::stall(u32 r, u32 step, u32 every, u64 ns) {
+  mask(r, CONTROL_STALL) = (u64)every << 32 | (step + 1);
+  mask(r, CONTROL_STALL + 8) = ns;
+  mask(r, CONTROL_STALL + 16) = 0;
+}
+
+u32 Group::end_stall(u32 r) {
+  mask(r, CONTROL_STALL) = 0;
+  return (u32)(mask(r, CONTROL_STALL + 16) >> 32);
+}
+
 void Group::plant(u32 epoch) {
   u64 tag = (u64)epoch << 32, parity = epoch & 1;
   for (u32 r = 0; r < world; r++) {

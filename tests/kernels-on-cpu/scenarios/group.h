@@ -53,6 +53,11 @@ class Group {
   u32& claim(u32 r) const { return *pointer<u32>(lane(r) - CONTROL + CONTROL_CLAIM); }
   EpochRecord* records(u32 r) const { return pointer<EpochRecord>(lane(r)); }
 
+  // Delays rank `r` for some time at one of `every` times that a thread of it comes to a step; ends that, and
+  // says how often.
+  void stall(u32 r, u32 step, u32 every, u64 ns);
+  u32 end_stall(u32 r);
+
   // What operations of these epochs have left long ago, in every word that peers write.
   void plant(u32 epoch);
 
@@ -108,6 +113,25 @@ class Bytes {
 
 #define CHECK(condition, ...) \
   if (!(condition)) throw ::sim::Failed(::sim::format(__VA_ARGS__))
+
+// Steps of the protocols, for scenarios that delay one rank at each.
+struct Steps {
+  u32 first, last;
+};
+
+// Runs `attempt(rank, step)` for each rank of `world` and each step, again until that rank was delayed there as
+// it says: so that none is forgotten.
+template <class Attempt> void each_stall(u32 world, Steps steps, Attempt attempt) {
+  for (u32 step = steps.first; step <= steps.last; step++)
+    for (u32 r = 0; r < world; r++) {
+      u32 delayed = 0;
+      for (u32 i = 0; i < 200 && delayed == 0; i++) delayed = attempt(r, step);
+      CHECK(delayed != 0, "rank %u of %u never came to step %u", r, world, step);
+    }
+}
+
+// How long: until all others have done what they can without it.
+constexpr u64 STALL_NS = 200000;
 
 // A test: everything but the schedule is drawn from `random`.
 using Scenario = void (*)(Random& random, const Schedule& schedule);

@@ -52,6 +52,23 @@ struct Place {
       : machine(schedule, random.next()), group(machine, setting) {}
 };
 
+// Runs some operations again and again, each time with a rank delayed at a step of lanes: all ranks at all
+// steps.
+template <class Any> void with_stalls(Random& random, const Schedule& schedule, Any any) {
+  Setting setting;
+  setting.world = random.between(2, 3);
+  each_stall(setting.world, {STALL_ENTER, STALL_EXIT}, [&](u32 r, u32 step) {
+    // Where a lane scrubs, since that is a step too.
+    setting.epoch = 0x3ffffffd + random.below(3), setting.checked = random.one_in(3);
+    Place place(random, schedule, setting);
+    place.group.stall(r, step, random.of({1u, 2u, 5u, 17u}), STALL_NS);
+    Operations operations(place.group);
+    for (u32 i = random.between(4, 6); i != 0; i--) operations.add(any(setting));
+    operations.run();
+    return place.group.end_stall(r);
+  });
+}
+
 // Ranks, the epoch to begin at and checked mode; shortly before an epoch that scrubs, now and then.
 Setting any_setting(Random& random);
 // What operations left long ago, where `setting` is shortly before a scrub.

@@ -240,17 +240,21 @@ template <Algorithm A> void reducing(Random& random, const Schedule& schedule) {
 void blocks(Random& random, const Schedule& schedule) {
   some(random, schedule, [&](const Setting& s) { return std::make_unique<Scattering>(random, s); });
 }
+std::unique_ptr<Operation> any(Random& random, const Setting& s) {
+  if (random.one_in(5)) return std::make_unique<Scattering>(random, s);
+  return std::make_unique<Reducing>(random, s, (Algorithm)random.below(4));
+}
 void mixed(Random& random, const Schedule& schedule) {
-  some(random, schedule, [&](const Setting& s) -> std::unique_ptr<Operation> {
-    if (random.one_in(5)) return std::make_unique<Scattering>(random, s);
-    return std::make_unique<Reducing>(random, s, (Algorithm)random.below(4));
-  });
+  some(random, schedule, [&](const Setting& s) { return any(random, s); });
+}
+void stalls(Random& random, const Schedule& schedule) {
+  with_stalls(random, schedule, [&](const Setting& s) { return any(random, s); });
 }
 
 }  // namespace
 
 extern const Named SCENARIOS[] = {{"packets", reducing<BY_PACKETS>}, {"lines", reducing<BY_LINES>}, {"pushed", reducing<PUSHED>},
                                   {"two_shot", reducing<TWO_SHOT>},  {"blocks", blocks},         {"mixed", mixed},
-                                  {nullptr, nullptr}};
+                                  {"stalls", stalls}, {nullptr, nullptr}};
 
 }  // namespace sim

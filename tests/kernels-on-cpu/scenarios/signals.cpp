@@ -39,7 +39,7 @@ class Ranks {
     s.arrivals = (u64)&rank.arrivals[peer];
     s.fault = (u64)&rank.faults[channel * 2];
     s.any_fault = (u64)&rank.any_fault;
-    s.lost = (u64)&rank.lost;
+    s.lost = (u64)&rank.page[CONTROL_LOST / 8];
     s.cancel = (u64)&rank.cancel;
     s.deadline_ns = deadline_ns_;
     s.rank = r, s.world = world, s.channel = channel, s.peer = peer, s.patience = 1;
@@ -52,7 +52,8 @@ class Ranks {
   void host(u32 r, std::function<void()> act) { machine.host(r, std::move(act)); }
   u64 fault(u32 r, u32 channel) const { return ranks_[r].faults[channel * 2]; }
   u64 missing(u32 r, u32 channel) const { return ranks_[r].faults[channel * 2 + 1]; }
-  u64& lost(u32 r) { return ranks_[r].lost; }
+  u64& lost(u32 r) { return ranks_[r].page[CONTROL_LOST / 8]; }
+  u64* stall(u32 r) { return &ranks_[r].page[CONTROL_STALL / 8]; }
   u32& cancel(u32 r) { return ranks_[r].cancel; }
 
   void check_healthy() const {
@@ -66,7 +67,8 @@ class Ranks {
     std::vector<u64> memory;
     alignas(16) Channel channels[CHANNELS] = {};
     u32 arrivals[16] = {};
-    u64 faults[2 * CHANNELS] = {}, any_fault = 0, lost = 0;
+    u64 faults[2 * CHANNELS] = {}, any_fault = 0;
+    alignas(16) u64 page[CONTROL_LOST / 8 + 2] = {};
     u32 cancel = 0;
   };
   u64 deadline_ns_;
@@ -201,9 +203,56 @@ void host_ends_wait(Random& random, const Schedule& schedule) {
   CHECK(lost || slot ? ranks.missing(0, 0) == 2 : ranks.missing(0, 0) & 2, "it misses %llx", ranks.missing(0, 0));
 }
 
+// As the others, with one rank delayed at a step.
+void stalls(Random& random, const Schedule& schedule) {
+  const u32 world = random.between(2, 3);
+  each_stall(world, {STALL_ARRIVE, STALL_AWAIT_RESET}, [&](u32 late, u32 step) {
+    Machine machine(schedule, random.next());
+    Ranks ranks(machine, world, LONG_NS);
+    u64* stall = ranks.stall(late);
+    stall[0] = (u64)random.of({1u, 2u, 3u}) << 32 | (step + 1), stall[1] = STALL_NS;
+    const u64 bytes = random.of({0, 1, 17, 600});
+    std::vector<u32> begun(world), repaired(world);
+    std::vector<std::unique_ptr<Bytes>> sources, targets;
+    for (u32 r = 0; r < world; r++) {
+      sources.push_back(std::make_unique<Bytes>(bytes, r));
+      sources[r]->fill(random);
+      targets.push_back(std::make_unique<Bytes>(bytes, 3));
+    }
+    for (u32 i = 1; i <= 2; i++)
+      for (u32 r = 0; r < world; r++) {
+        const u32 next = (r + 1) % world, before = (r + world - 1) % world;
+        ranks.host(r, [=, &begun] { begun[r] = i; });
+        ranks.launch(r, symmem_barrier, ranks.signal(r, 0));
+        ranks.host(r, [=, &begun] {
+          for (u32 q = 0; q < world; q++) CHECK(begun[q] >= i, "rank %u left barrier %u before rank %u came", r, i, q);
+        });
+        ranks.launch(r, symmem_put_signal, ranks.signal(r, 1, next));
+        ranks.launch(r, symmem_wait_signal, ranks.signal(r, 1, before));
+        ranks.host(r, [=, &begun] { CHECK(begun[before] >= i, "rank %u: signal %u came before it was put", r, i); });
+        const u32 blocks = random.between(1, 2);
+        if (blocks > 1) ranks.launch(r, symmem_await_empty, ranks.signal(r, 1, next));
+        Put put{ranks.signal(r, 1, next), sources[r]->address(), targets[next]->address(), bytes, 0};
+        machine.launch(r, blocks, 32, [put] { symmem_put_with_signal(put); });
+        ranks.launch(r, symmem_wait_signal, ranks.signal(r, 1, before));
+        ranks.host(r, [=, &sources, &targets] {
+          CHECK(std::memcmp(targets[r]->begin(), sources[before]->begin(), bytes) == 0, "rank %u: the data of rank %u is not there", r, before);
+          CHECK(targets[r]->guards_hold(), "rank %u: bytes outside were written", r);
+          targets[r]->poison();
+        });
+        // Nobody puts the next data before all have looked at this.
+        ranks.launch(r, symmem_barrier, ranks.signal(r, 0));
+        ranks.launch(r, symmem_reset_channel, ranks.signal(r, 1));
+      }
+    machine.run();
+    ranks.check_healthy();
+    return (u32)(stall[2] >> 32);
+  });
+}
+
 }  // namespace
 
 extern const Named SCENARIOS[] = {{"barrier", barrier}, {"slots", slots},     {"put_with_signal", put_with_signal},
-                                  {"repair", repair},   {"host_ends_wait", host_ends_wait}, {nullptr, nullptr}};
+                                  {"repair", repair},   {"host_ends_wait", host_ends_wait}, {"stalls", stalls}, {nullptr, nullptr}};
 
 }  // namespace sim

@@ -44,6 +44,12 @@ pub enum Program {
     Signals,
 }
 
+/// What makes kernels look whether a test delays them.
+const STALLS: &str = "-DSYMMEM_STALLS";
+
+/// How the name of a program begins whose kernels can be delayed.
+pub const STALLED: &str = "stalled_";
+
 impl Program {
     /// All of them.
     pub const ALL: [Program; 4] =
@@ -133,6 +139,9 @@ impl Builder {
         let kernels = format!("{name}.kernels.o");
         let mut compiler = self.compiler(&folder, &source, &kernels);
         compiler.args(["-DSYMMEM_DTYPE=2", "-DSYMMEM_OP=1"]);
+        if name.starts_with(STALLED) {
+            compiler.arg(STALLS);
+        }
         run(compiler)?;
         let output = self.folder.join(name);
         let mut linker = cxx();

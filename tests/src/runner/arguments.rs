@@ -50,6 +50,10 @@ pub(super) struct Invocation {
     /// Long runs of the tests that have them.
     #[arg(long)]
     pub soak: bool,
+
+    /// As --soak, for so many seconds: of the tests that can end by the clock.
+    #[arg(long, value_name = "N")]
+    pub soak_seconds: Option<u32>,
 }
 
 /// Arguments that name no place to run at.
@@ -170,6 +174,15 @@ mod tests {
         assert_eq!(places(&["--threads"]).unwrap(), ["host-threads-2"]);
         assert_eq!(places(&["--backend", "stub"]).unwrap(), ["stub-processes-2"]);
         assert!(places(&[]).unwrap().len() > 4);
+    }
+
+    #[test]
+    fn a_soak_may_have_a_time() {
+        let parse = |arguments: &[&str]| {
+            Invocation::try_parse_from(["conformance"].iter().chain(arguments)).unwrap()
+        };
+        assert_eq!(parse(&["--soak-seconds", "600", "soak::"]).soak_seconds, Some(600));
+        assert!(parse(&["--soak"]).soak && parse(&["--soak"]).soak_seconds.is_none());
     }
 
     #[test]

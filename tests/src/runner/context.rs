@@ -1,17 +1,17 @@
 //! What a test's body is given.
 
 use core::fmt;
+use std::time::Duration;
 
 use symmem_hal::Device;
 use symmem_hal::types::BackendKind;
 
 use super::error::TestError;
-use super::link::{Command, Link, Report, text};
+use super::link::{Command, Link, Report, Soak, text};
 use super::place::{Mode, Place};
 
 #[cfg(feature = "mem")]
 use {
-    std::time::{Duration, Instant},
     symmem_hal::Wait,
     symmem_hal::types::{Bytes, Rank},
     symmem_mem::{Group, Options},
@@ -24,7 +24,7 @@ pub struct Context {
     pub(super) rank: usize,
     pub(super) device: Device,
     pub(super) seed: u64,
-    pub(super) soak: bool,
+    pub(super) soak: Soak,
     pub(super) link: Link,
     #[cfg(feature = "mem")]
     pub(super) world: Option<Group>,
@@ -70,7 +70,13 @@ impl Context {
     /// Whether long runs were asked for.
     #[must_use]
     pub fn soak(&self) -> bool {
-        self.soak
+        self.soak.asked
+    }
+
+    /// For how long, where that was said: for tests that can end by the clock.
+    #[must_use]
+    pub fn soak_time(&self) -> Option<Duration> {
+        self.soak.seconds.map(|seconds| Duration::from_secs(seconds.into()))
     }
 
     /// Says what this rank is about to do: what is reported should it hang or die there.
@@ -91,7 +97,7 @@ impl Context {
 
     /// As [`found`](Self::found), of what a call has told, and when it began.
     #[cfg(feature = "mem")]
-    pub fn told(&self, error: impl fmt::Display, since: Instant) {
+    pub fn told(&self, error: impl fmt::Display, since: std::time::Instant) {
         self.found(format_args!(
             "{error}; told after {:.1} ms",
             since.elapsed().as_secs_f64() * 1e3

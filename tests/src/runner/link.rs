@@ -13,11 +13,19 @@ const MAX_MESSAGE: usize = 64 << 10;
 /// Longest text in a message.
 const MAX_TEXT: usize = 32 << 10;
 
+/// Whether tests run long.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Soak {
+    pub asked: bool,
+    /// For those that can end by the clock.
+    pub seconds: Option<u32>,
+}
+
 /// What the runner tells a rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Command {
     /// Run a test.
-    Run { test: String, seed: u64, soak: bool },
+    Run { test: String, seed: u64, soak: Soak },
     /// Every rank has come to the meeting.
     Go,
     /// Some rank has failed and will not come to the meeting.

@@ -34,7 +34,11 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 use arguments::Invocation;
+use link::Soak;
 use pool::{Ending, Pool, Request};
+
+/// How many times longer a test may take in a long run: its own waits are bounded.
+const LONG: u32 = 120;
 
 pub use context::Context;
 #[cfg(feature = "mem")]
@@ -83,7 +87,10 @@ fn run(arguments: &Invocation, tests: &[Test]) -> ExitCode {
     };
     let runner = Arc::new(Mutex::new(Runner {
         seed,
-        soak: arguments.soak,
+        soak: Soak {
+            asked: arguments.soak || arguments.soak_seconds.is_some(),
+            seconds: arguments.soak_seconds,
+        },
         findings,
         pool: None,
         times: Vec::new(),
@@ -154,7 +161,7 @@ struct Findings<'a> {
 /// What outlives one test.
 struct Runner {
     seed: u64,
-    soak: bool,
+    soak: Soak,
     /// Where what tests found out is written.
     findings: Option<File>,
     pool: Option<Pool>,
@@ -170,7 +177,7 @@ impl Runner {
             name: test.name(),
             seed: self.seed,
             soak: self.soak,
-            timeout: place.patience() * test.timeout(),
+            timeout: place.patience() * test.timeout() * if self.soak.asked { LONG } else { 1 },
         };
         let since = Instant::now();
         let ending = if test.is_isolated() {

@@ -11,7 +11,7 @@ use symmem_hal::types::RankSet;
 
 use super::children::Children;
 use super::inherit;
-use super::link::{Command, Link, Outcome, Report};
+use super::link::{Command, Link, Outcome, Report, Soak};
 use super::place::Place;
 use super::post_mortem;
 
@@ -32,7 +32,7 @@ const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 pub(super) struct Request {
     pub name: String,
     pub seed: u64,
-    pub soak: bool,
+    pub soak: Soak,
     pub timeout: Duration,
 }
 

@@ -12,7 +12,7 @@ use symmem_hal::Device;
 use super::context::Context;
 use super::error::TestError;
 use super::inherit::Part;
-use super::link::{Command, Link, Outcome, Report, text};
+use super::link::{Command, Link, Outcome, Report, Soak, text};
 use super::place::{Mode, Place};
 use super::test::Test;
 
@@ -69,7 +69,7 @@ fn context(place: Place, rank: usize, device: Device, link: Link) -> Context {
         rank,
         device,
         seed: 0,
-        soak: false,
+        soak: Soak::default(),
         link,
         #[cfg(feature = "mem")]
         world: None,

@@ -6,6 +6,8 @@ pub mod collectives;
 pub mod hal;
 #[cfg(feature = "mem")]
 pub mod mem;
+#[cfg(feature = "collectives")]
+pub mod soak;
 #[cfg(feature = "sync")]
 pub mod streams;
 #[cfg(feature = "sync")]
@@ -27,6 +29,8 @@ pub fn all() -> Vec<Test> {
         streams::tests,
         #[cfg(feature = "collectives")]
         collectives::tests,
+        #[cfg(feature = "collectives")]
+        soak::tests,
     ];
     layers.iter().flat_map(|tests| tests()).collect()
 }

@@ -34,7 +34,12 @@ pub fn suite(text: &str, layer: Layer) -> Result<String, String> {
     let mut document: DocumentMut = text.parse().map_err(|e| format!("{e}"))?;
     let above: Vec<&str> = layer.above().collect();
     let features = table(document.as_item_mut(), "features")?;
-    keep(features, |name, _| !above.contains(&name));
+    // Those of the layers above, and what needs one of them.
+    let is_gone = |name: &str| above.contains(&name);
+    keep(features, |name, item| {
+        let mut needs = item.as_array().into_iter().flatten().filter_map(Value::as_str);
+        name == "default" || !(is_gone(name) || needs.any(is_gone))
+    });
     features.insert("default", value(Array::from_iter([layer.name()])));
     // Features that switch something on in every layer.
     for (_, feature) in features.iter_mut() {
@@ -148,6 +153,7 @@ mod tests {
             mem = ["hal", "dep:symmem-mem"]
             cuda = ["symmem-hal/cuda", "symmem-mem?/cuda", "symmem-collectives?/cuda"]
             collectives = ["mem", "dep:half", "dep:symmem-collectives"]
+            stalls = ["collectives", "symmem-sync/stalls"]
             [dependencies]
             clap.workspace = true
             half = { workspace = true, optional = true }
@@ -161,7 +167,7 @@ mod tests {
             required-features = ["collectives"]
         "#;
         let text = suite(text, Layer::Mem).unwrap();
-        for gone in ["half", "symmem-collectives", "gone", "\"collectives\""] {
+        for gone in ["half", "symmem-collectives", "gone", "stalls", "\"collectives\""] {
             assert!(!text.contains(gone), "{gone} in {text}");
         }
         for kept in ["clap", "symmem-hal/cuda", "symmem-mem?/cuda", "kept", "default = [\"mem\"]"] {

@@ -81,4 +81,13 @@ pub const FAULTS: &[Fault] = faults! {
         "signals.cu" "{ return theirs == mine || theirs == after(mine); }" => "{ return theirs == mine; }";
     "resets_that_leave_slots_full": Signals "repair",
         "signals.cu" "store_release(slot(s, sender, s.rank), EMPTY);" => "(void)sender;";
+    // Found by delays of one rank.
+    "stalled_stores_before_readers_have_come": Exchange "stalls",
+        "symmem_sync.cuh" "return SYMMEM_LIKELY(step.settled) ||" => "return true ||";
+    "stalled_rings_reused_a_round_early": Reduce "stalls",
+        "reduce.cu" "const u32 free = j + p.ahead + 2 - p.slots;" => "const u32 free = j + p.ahead + 1 - p.slots;";
+    "stalled_barriers_that_miss_who_went_on": Signals "stalls",
+        "signals.cu" "{ return theirs == mine || theirs == after(mine); }" => "{ return theirs == mine; }";
+    "stalled_for_no_time": Failures "stalls",
+        "symmem_sync.cuh" "  fetch_increment(counts + 1, ~0u);\n" => "  return;\n";
 };

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use symmem_kernels_on_cpu::{Builder, Program, has_compiler, simulate};
+use symmem_kernels_on_cpu::{Builder, Program, STALLED, has_compiler, simulate};
 
 use faults::FAULTS;
 
@@ -63,6 +63,10 @@ const SCENARIOS: &[(Program, &[(&str, u32)])] = &[
     ),
 ];
 
+/// The scenario in which each rank is delayed at each step, by kernels that are compiled for that; with how
+/// many seeds.
+const STALLS: (&str, u32) = ("stalls", 4);
+
 /// Seeds among which a fault must be found.
 const FAULT_SEEDS: u32 = 400;
 
@@ -73,6 +77,7 @@ const FOUND: &str = "exit status: 1 ";
 struct Programs {
     common: OnceLock<Result<Builder, String>>,
     whole: [OnceLock<Result<PathBuf, String>>; Program::ALL.len()],
+    stalled: [OnceLock<Result<PathBuf, String>>; Program::ALL.len()],
 }
 
 impl Programs {
@@ -87,6 +92,14 @@ impl Programs {
         let built = place.get_or_init(|| builder.program(program, program.name(), &[]));
         built.as_deref().map_err(Clone::clone)
     }
+
+    fn stalled(&self, program: Program) -> Result<&Path, String> {
+        let builder = self.builder()?;
+        let name = format!("{STALLED}{}", program.name());
+        let place = &self.stalled[program as usize];
+        let built = place.get_or_init(|| builder.program(program, &name, &[]));
+        built.as_deref().map_err(Clone::clone)
+    }
 }
 
 fn number<T: std::str::FromStr>(variable: &str, default: T) -> Result<T, Failed> {
@@ -97,7 +110,8 @@ fn number<T: std::str::FromStr>(variable: &str, default: T) -> Result<T, Failed>
 }
 
 fn main() -> ExitCode {
-    let programs = Arc::new(Programs { common: OnceLock::new(), whole: Default::default() });
+    let (whole, stalled) = Default::default();
+    let programs = Arc::new(Programs { common: OnceLock::new(), whole, stalled });
     let skipped = !has_compiler();
     if skipped {
         println!("skipped, for want of a C++ compiler (c++, or what CXX names): all");
@@ -112,6 +126,14 @@ fn main() -> ExitCode {
                 Ok(simulate(programs.whole(*program)?, scenario, seed, runs.saturating_mul(times))?)
             }));
         }
+    }
+    for program in Program::ALL {
+        let programs = programs.clone();
+        let (scenario, runs) = STALLS;
+        trials.push(Trial::test(format!("{}::{scenario}", program.name()), move || {
+            let (seed, times) = (number("SYMMEM_SEED", 0)?, number("SYMMEM_RUNS", 1)?);
+            Ok(simulate(programs.stalled(program)?, scenario, seed, runs.saturating_mul(times))?)
+        }));
     }
     for fault in FAULTS {
         let programs = programs.clone();

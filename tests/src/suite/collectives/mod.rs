@@ -15,6 +15,7 @@ mod mismatches;
 mod offsets;
 mod operations;
 mod sizes;
+mod stalls;
 mod stub;
 mod turns;
 mod values;
@@ -33,6 +34,7 @@ pub fn tests() -> Vec<Test> {
         offsets::TESTS,
         epochs::TESTS,
         concurrency::TESTS,
+        stalls::TESTS,
         turns::TESTS,
         stub::TESTS,
         graphs::TESTS,
