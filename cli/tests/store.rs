@@ -128,11 +128,11 @@ fn keys_and_waits_have_limits() {
     first.get("a", &wait).unwrap();
     let refused = second.set("b", b"", &wait).and_then(|()| second.check(&["b"], &wait));
     assert!(refused.is_err());
+    const BRIEF: Wait = Wait::millis(500);
     std::thread::scope(|scope| {
-        let brief = Wait::millis(500);
         let waits: Vec<_> = [served.client(), served.client()]
             .into_iter()
-            .map(|store| scope.spawn(move || store.wait(&["never"], &brief).unwrap_err().kind()))
+            .map(|store| scope.spawn(move || store.wait(&["never"], &BRIEF).unwrap_err().kind()))
             .collect();
         let mut ended: Vec<_> = waits.into_iter().map(|wait| wait.join().unwrap()).collect();
         ended.sort_by_key(|kind| format!("{kind:?}"));
