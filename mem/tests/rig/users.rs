@@ -24,9 +24,12 @@ pub fn fails(command: &mut Command) -> Option<String> {
     }
 }
 
-/// Why this program cannot be run by another user, if so: no right to, or it lies where that user may
-/// not read.
+/// Why this program cannot be run by another user, if so: no right to, it lies where that user may not
+/// read, or this is that user.
 pub fn as_another() -> Option<String> {
+    if rustix::process::geteuid().as_raw() == NOBODY {
+        return Some(format!("this process is user {NOBODY} itself"));
+    }
     let program = env::current_exe().ok()?;
     fails(Command::new(program).env(PROBE, "yes").uid(NOBODY).gid(NOBODY))
 }

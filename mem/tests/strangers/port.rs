@@ -63,7 +63,12 @@ fn attack(port: u16, kind: usize, turn: u64, held: &mut Vec<TcpStream>) {
         // Garbage, before a handshake and after one.
         0 => {
             let garbage = garbage(&mut (turn + 1));
-            let bytes = if turn.is_multiple_of(2) { validated(&garbage) } else { garbage };
+            let bytes = match turn % 3 {
+                0 => validated(&garbage),
+                1 => garbage,
+                // Sense, but for the handshake.
+                _ => encoded(&[Request::CancelWait]),
+            };
             held.extend(sent(port, &bytes));
             0
         }
