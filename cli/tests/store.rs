@@ -120,6 +120,31 @@ fn limits_hold() {
 }
 
 #[test]
+fn keys_and_waits_have_limits() {
+    let served = Served::start(&["--print-address", "--keys", "1", "--waits", "1"]);
+    let wait = Wait::seconds(30);
+    let [first, second] = [served.client(), served.client()];
+    first.set("a", b"", &wait).unwrap();
+    first.get("a", &wait).unwrap();
+    let refused = second.set("b", b"", &wait).and_then(|()| second.check(&["b"], &wait));
+    assert!(refused.is_err());
+    const BRIEF: Wait = Wait::millis(500);
+    std::thread::scope(|scope| {
+        let waits: Vec<_> = [served.client(), served.client()]
+            .into_iter()
+            .map(|store| scope.spawn(move || store.wait(&["never"], &BRIEF).unwrap_err().kind()))
+            .collect();
+        let mut ended: Vec<_> = waits.into_iter().map(|wait| wait.join().unwrap()).collect();
+        ended.sort_by_key(|kind| format!("{kind:?}"));
+        // One is refused, the other's time is over.
+        assert_eq!(ended, [Kind::System, Kind::TimedOut]);
+    });
+    let (code, errors) = served.end("-TERM");
+    assert_eq!(code, Some(0));
+    assert!(errors.contains("2 expelled"), "{errors}");
+}
+
+#[test]
 fn a_silent_connection_is_closed() {
     let served = Served::start(&["--print-address", "--handshake", "0.05"]);
     let mut silent = TcpStream::connect(served.address()).unwrap();

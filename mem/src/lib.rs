@@ -75,6 +75,9 @@ pub mod bootstrap;
 pub mod call;
 mod exchange;
 mod failure;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod group;
 mod handle;
 pub mod launch;

@@ -7,13 +7,15 @@
 #![allow(missing_docs, unsafe_code, reason = "goes into namespaces")]
 
 mod rig;
+#[path = "rig/users.rs"]
+mod users;
 
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
@@ -24,15 +26,10 @@ use symmem_hal::types::{Bytes, DType, Layout, RankSet};
 use symmem_hal::{AllocError, Device, Fault as _, Kind, Wait};
 use symmem_mem::store::Store as _;
 use symmem_mem::{Allocation, View};
-
-/// A user that is not root and owns nothing.
-const NOBODY: u32 = 65_534;
-
-/// Set for a process that only shows that it can be started.
-const PROBE: &str = "SYMMEM_TEST_PROBE";
+use users::{NOBODY, as_another, fails};
 
 fn main() -> ExitCode {
-    if env::var_os(PROBE).is_some() {
+    if users::is_probe() {
         return ExitCode::SUCCESS;
     }
     if let Some(member) = Member::from_env() {
@@ -55,22 +52,6 @@ fn main() -> ExitCode {
         trial("a_memory_control_group_is_a_limit", Cgroup::refused(), control_group),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
-}
-
-/// Why a command cannot be run here, if so.
-fn fails(command: &mut Command) -> Option<String> {
-    match command.stdin(Stdio::null()).output() {
-        Ok(output) if output.status.success() => None,
-        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-        Err(e) => Some(format!("{:?}: {e}", command.get_program())),
-    }
-}
-
-/// Why this program cannot be run by another user, if so: no right to, or it lies where that user may
-/// not read.
-fn as_another() -> Option<String> {
-    let program = env::current_exe().ok()?;
-    fails(Command::new(program).env(PROBE, "yes").uid(NOBODY).gid(NOBODY))
 }
 
 fn play(member: &Member) -> Result<(), Failed> {

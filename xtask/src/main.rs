@@ -5,6 +5,7 @@ mod command;
 mod compare;
 mod failures;
 mod features;
+mod fuzz;
 mod kernels;
 mod package;
 mod sanitize;
@@ -43,6 +44,8 @@ enum Task {
         #[arg(value_enum)]
         sanitizer: Option<sanitize::Sanitizer>,
     },
+    /// Every decoder of bytes that others send, under cargo-fuzz: fails on a finding.
+    Fuzz(fuzz::Arguments),
     /// Every feature by itself, and of the hardware layer every combination, without a warning.
     Features,
     /// Every kernel of every crate compiles, for NVIDIA and AMD GPUs; bundles of them.
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
             sanitize::run(sanitize::Sanitizer::Address, &mut summary);
             sanitize::run(sanitize::Sanitizer::Thread, &mut summary);
         }
+        Task::Fuzz(arguments) => fuzz::run(&arguments, &mut summary),
         Task::Features => features::run(&mut summary),
         Task::Kernels(arguments) => kernels::run(&arguments, &mut summary),
         Task::Package => package::run(&mut summary),

@@ -100,9 +100,10 @@ impl Arguments {
 }
 
 /// Workspaces of their own.
-const LOCKED: [&str; 3] = [
+const LOCKED: [&str; 4] = [
     "examples/fused-rmsnorm/Cargo.toml",
     "examples/tensor-parallel/Cargo.toml",
+    "mem/fuzz/Cargo.toml",
     "tools/bindgen/Cargo.toml",
 ];
 

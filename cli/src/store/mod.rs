@@ -43,9 +43,15 @@ pub struct Args {
     /// Most connections at a time; 131072, or what the limit of open files allows
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     connections: Option<usize>,
+    /// Most keys
+    #[arg(long, value_name = "N", default_value_t = ServerLimits::DEFAULT.keys, value_parser = at_least_one)]
+    keys: usize,
     /// Most bytes of keys and values
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = memory)]
     stored: usize,
+    /// Most connections that wait for keys at a time
+    #[arg(long, value_name = "N", default_value_t = ServerLimits::DEFAULT.waits, value_parser = at_least_one)]
+    waits: usize,
     /// Most bytes of messages under way
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = memory)]
     buffered: usize,
@@ -87,7 +93,9 @@ pub fn store(args: &Args) -> Result<ExitCode, StoreError> {
     let address = resolve(&args.host, args.port)?;
     let limits = ServerLimits {
         connections: connections(args.connections),
+        keys: args.keys,
         stored: args.stored,
+        waits: args.waits,
         buffered: args.buffered,
         handshake: args.handshake,
         ..ServerLimits::DEFAULT

@@ -209,6 +209,58 @@ impl BundleWriter {
     }
 }
 
+/// For fuzzing: any bytes as a bundle, as they are and with the checksum that they should have.
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub fn fuzz(bytes: &[u8]) {
+    let mut summed = bytes.to_vec();
+    if let Some((header, rest)) = summed.split_at_mut_checked(HEADER) {
+        header[16..].copy_from_slice(&Sha256::digest(rest));
+    }
+    for bytes in [bytes, &summed] {
+        let bundle = match Bundle::read(bytes.into()) {
+            Ok(bundle) => bundle,
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                continue;
+            }
+        };
+        assert!(bundle.entries.len() * ENTRY <= bytes.len());
+        let mut writer = BundleWriter::default();
+        for (key, range) in &bundle.entries {
+            // Whichever entry serves a key has code of its unit that runs there.
+            let code = bundle.code(*key);
+            assert!(code.is_some() || !key.arch.runs_on(key.arch), "{key:?}");
+            // Entries may share their code, which a writer does not do: bounded by the first few.
+            if writer.codes.len() < 4 {
+                writer.codes.push((*key, Arc::from(&bytes[range.clone()])));
+            }
+        }
+        let again = Bundle::read(writer.finish().into());
+        let again = again.map(|again| {
+            let entries =
+                again.entries.iter().map(|(key, range)| (*key, &again.bytes[range.clone()]));
+            entries.eq(writer.codes.iter().map(|(key, code)| (*key, &**code)))
+        });
+        assert_eq!(again, Ok(true));
+    }
+}
+
+/// For fuzzing: bundles as they are written.
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+#[must_use]
+pub fn seeds() -> Vec<Vec<u8>> {
+    let mut writer = BundleWriter::default();
+    let mut seeds = vec![writer.finish()];
+    for (unit, major, minor, code) in [(1, 8, 0, "first"), (1, 8, 6, "second"), (2, 9, 0, "")] {
+        let key = Key { unit: UnitHash([unit; 32]), arch: Arch { major, minor } };
+        writer.codes.push((key, code.as_bytes().into()));
+        seeds.push(writer.finish());
+    }
+    seeds
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -275,6 +327,19 @@ mod tests {
             let mut flipped = whole.clone();
             flipped[index] ^= 0x10;
             assert!(read(&flipped).is_err(), "byte {index}");
+        }
+    }
+
+    #[test]
+    fn seeds_and_what_is_near_them_are_read() {
+        for seed in seeds() {
+            fuzz(&seed);
+            for at in 0..seed.len() {
+                fuzz(&seed[..at]);
+                let mut changed = seed.clone();
+                changed[at] ^= 0xff;
+                fuzz(&changed);
+            }
         }
     }
 

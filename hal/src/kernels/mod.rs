@@ -14,8 +14,11 @@
 //! - *Failures are not kept*: a bundle may be registered later.
 
 mod arch;
-#[cfg(feature = "cuda")]
+#[cfg(all(feature = "cuda", not(fuzzing)))]
 mod bundle;
+#[cfg(all(feature = "cuda", fuzzing))]
+#[doc(hidden)]
+pub mod bundle;
 #[cfg(feature = "cuda")]
 mod cache;
 #[cfg(feature = "cuda")]

@@ -27,7 +27,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::types::Bytes;
@@ -133,6 +133,9 @@ impl Segment {
         let fd =
             rustix::fs::memfd_create("symmem", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
                 .map_err(failed("memfd_create"))?;
+        // Peers are given the descriptor. By the name in `/proc`, where a memfd is open to all, nobody
+        // else is to come in, should it be seen.
+        rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(failed("fchmod"))?;
         rustix::fs::ftruncate(&fd, length).map_err(failed("ftruncate"))?;
         reserve(&fd, length).map_err(|e| refused("fallocate", bytes, e, &OF_PAGES))?;
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(failed("F_ADD_SEALS"))?;

@@ -28,7 +28,7 @@ pub(crate) const MAX_FRAME: usize = 96 * 1024;
 /// Most descriptors beside one frame: a link and its process, or a region and its control page.
 pub(crate) const MAX_FDS: usize = 2;
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Frame {
     /// Leader to member, first: prove that you know the token.
     Challenge { version: u32, nonce: [u8; 16] },
@@ -108,14 +108,37 @@ pub(crate) fn receive(
         }
     }
     if message.flags.contains(ReturnFlags::CTRUNC) {
-        // No frame has more descriptors than the space above, so this process has no more to give.
-        return Err(rustix::io::Errno::MFILE);
+        // Either more descriptors were sent than any frame has, or this process has no more to give.
+        let all = fds.len() == MAX_FDS;
+        return Err(if all { rustix::io::Errno::MSGSIZE } else { rustix::io::Errno::MFILE });
     }
     if message.flags.contains(ReturnFlags::TRUNC) {
         return Err(rustix::io::Errno::MSGSIZE);
     }
     // No frame is empty, so nothing received is the end.
     Ok((message.bytes > 0).then_some((message.bytes, fds)))
+}
+
+/// As [`receive`], from who has not proven itself: its descriptors are not taken, so that it cannot use
+/// up this process's. `Errno::PROTO` where some came.
+pub(crate) fn receive_from_stranger(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+) -> rustix::io::Result<Option<usize>> {
+    let mut none = RecvAncillaryBuffer::default();
+    let message = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(buffer)],
+        &mut none,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    if message.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(rustix::io::Errno::PROTO);
+    }
+    if message.flags.contains(ReturnFlags::TRUNC) {
+        return Err(rustix::io::Errno::MSGSIZE);
+    }
+    Ok((message.bytes > 0).then_some(message.bytes))
 }
 
 /// Who is at the other end of a connected socket: the user, and the process if it has a number in
@@ -147,5 +170,12 @@ pub(crate) fn peer(socket: BorrowedFd<'_>) -> std::io::Result<(u32, Option<Pid>)
 
 /// Decodes what `receive` put into a buffer. Garbage is an error, never a panic.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Frame, ExchangeError> {
-    postcard::from_bytes(bytes).map_err(|e| ExchangeError::Refused(format!("not a frame: {e}")))
+    match postcard::take_from_bytes(bytes) {
+        Ok((frame, [])) => Ok(frame),
+        Ok((_, rest)) => {
+            let (all, rest) = (bytes.len(), rest.len());
+            Err(ExchangeError::Refused(format!("not a frame: {rest} of {all} bytes are over")))
+        }
+        Err(e) => Err(ExchangeError::Refused(format!("not a frame: {e}"))),
+    }
 }

@@ -26,8 +26,18 @@ use crate::liveness::fork::{self, LinkFd};
 /// Connections at once; one more is turned away at the door.
 const MAX_CONNECTIONS: usize = 4096;
 
+/// Connections at once that have not proven themselves; one more takes the place of the oldest, which
+/// comes again if it is a member. Few enough to leave descriptors, by default 1024, for the rounds.
+const MAX_STRANGERS: usize = 256;
+
 /// How long a client may take to prove itself.
 const GREETING: Duration = Duration::from_secs(5);
+
+/// How long a member takes to prove itself at most, unless its process was stopped.
+const PROMPT: Duration = Duration::from_millis(250);
+
+/// Connections accepted, and frames read of a connection, before the others have their turn.
+const TURN: usize = 64;
 
 /// How often deadlines and deaths are looked at while nothing arrives.
 const TICK: Duration = Duration::from_millis(20);
@@ -212,7 +222,7 @@ impl Desk {
     }
 
     fn accept(&mut self) {
-        loop {
+        for _ in 0..TURN {
             let socket = match rustix::net::accept_with(
                 &self.listener,
                 SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
@@ -220,6 +230,8 @@ impl Desk {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                // Strangers that keep descriptors must not starve the members.
+                Err(Errno::MFILE | Errno::NFILE) if self.drop_stranger(PROMPT) => continue,
                 Err(e @ (Errno::MFILE | Errno::NFILE)) => return self.turn_away(e),
                 Err(e) => {
                     // The connection stays at the door: a tick later it may come in.
@@ -239,6 +251,9 @@ impl Desk {
                 continue;
             }
             let Ok(nonce) = random::<16>() else { continue };
+            if self.strangers().count() >= MAX_STRANGERS {
+                self.drop_stranger(Duration::ZERO);
+            }
             let id = self.next;
             self.next += 1;
             let state = State::Greeting { nonce, since: Instant::now() };
@@ -248,6 +263,26 @@ impl Desk {
             );
             self.send(id, &Frame::Challenge { version: WIRE_VERSION, nonce }, Vec::new());
         }
+    }
+
+    /// Who has not proven itself, and since when it could have.
+    fn strangers(&self) -> impl Iterator<Item = (u64, Instant)> + '_ {
+        self.clients.iter().filter_map(|(id, client)| match client.state {
+            State::Greeting { since, .. } => Some((*id, since)),
+            _ => None,
+        })
+    }
+
+    /// Closes the connection that has been there for the longest without a proof, if it has been so
+    /// for this long.
+    fn drop_stranger(&mut self, at_least: Duration) -> bool {
+        let Some((id, since)) = self.strangers().min_by_key(|(id, _)| *id) else { return false };
+        let drop = since.elapsed() >= at_least;
+        if drop {
+            self.clients.remove(&id);
+            tracing::warn!(limit = MAX_STRANGERS, "a connection without a proof makes room");
+        }
+        drop
     }
 
     /// There is no descriptor for the next connection. Who is at the door learns it at once, and so
@@ -279,8 +314,18 @@ impl Desk {
     }
 
     fn read(&mut self, id: u64) {
-        while let Some(client) = self.clients.get(&id) {
-            match frame::receive(&client.socket, &mut self.buffer) {
+        for _ in 0..TURN {
+            let Some(client) = self.clients.get(&id) else { return };
+            let received = match client.state {
+                State::Greeting { .. } => {
+                    frame::receive_from_stranger(&client.socket, &mut self.buffer)
+                        .map(|n| n.map(|n| (n, Vec::new())))
+                }
+                _ => frame::receive(&client.socket, &mut self.buffer),
+            };
+            match received {
+                // Nothing that it says now changes anything, nor is it answered.
+                Ok(Some(_)) if matches!(client.state, State::Leaving) => {}
                 Ok(Some((n, fds))) => {
                     if let Err(e) = self.handle(id, n, fds) {
                         tracing::warn!(error = %e, "a client was turned away");
@@ -290,6 +335,12 @@ impl Desk {
                 }
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
+                Err(Errno::PROTO) => {
+                    let error = ExchangeError::Refused("descriptors before a proof".to_owned());
+                    tracing::warn!(%error, "a client was turned away");
+                    self.send(id, &Frame::Failed(error), Vec::new());
+                    return self.leave(id);
+                }
                 // What it sent came without its descriptors.
                 Err(e @ (Errno::MFILE | Errno::NFILE)) => {
                     let error = self.starved("recvmsg", e);
@@ -328,7 +379,6 @@ impl Desk {
                 self.fail(key, &ExchangeError::Cancelled);
                 Ok(())
             }
-            (Frame::Cancel, State::Leaving) => Ok(()),
             _ => Err(ExchangeError::Refused("a frame out of turn".to_owned())),
         }
     }

@@ -8,7 +8,7 @@
 pub(crate) mod frame;
 pub(crate) mod leader;
 pub(crate) mod local;
-mod parcel;
+pub(crate) mod parcel;
 pub(crate) mod token;
 pub(crate) mod unix;
 
@@ -150,6 +150,24 @@ fn other_hosts(hosts: &[String]) -> String {
 impl ExchangeError {
     pub(crate) fn system(call: &str, error: impl std::fmt::Display) -> Self {
         ExchangeError::System { call: call.to_owned(), reason: error.to_string() }
+    }
+
+    /// As it came from the leader of a round of so many: what is no member's index is left out, since a
+    /// set of ranks is as large as the largest.
+    pub(crate) fn of_round(mut self, members: usize) -> Self {
+        let is_member = |index: u32| (index as usize) < members;
+        match &mut self {
+            ExchangeError::Missing { missing, .. } => missing.retain(|index| is_member(*index)),
+            ExchangeError::Lost { rank } | ExchangeError::Duplicate { rank }
+                if !is_member(*rank) =>
+            {
+                return ExchangeError::Refused(format!(
+                    "the leader speaks of rank {rank} of {members}"
+                ));
+            }
+            _ => {}
+        }
+        self
     }
 
     /// As [`system`](Self::system), told apart where descriptors have run out.

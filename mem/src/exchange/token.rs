@@ -2,7 +2,9 @@
 //!
 //! Ranks of a run share a secret, which the first of them puts into the store. It never travels
 //! between them, and stands in no name, argument or log: each side proves that it knows the secret
-//! by a keyed hash of both sides' nonces (HMAC-SHA-256), compared in constant time.
+//! by a keyed hash of both sides' nonces (HMAC-SHA-256), compared in constant time: `Mac::verify_slice`
+//! of the crate `digest`, by `CtEq` of `ctutils`. No variable of the environment holds it, either:
+//! what a launcher sets says where the store is, and who may read that is the store's.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -37,13 +39,12 @@ impl Token {
     }
 
     pub(crate) fn from_hex(text: &[u8]) -> Option<Self> {
-        let text = std::str::from_utf8(text).ok()?;
+        let text: &[u8; 64] = text.try_into().ok()?;
+        let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|d| u8::try_from(d).ok());
         let mut bytes = [0; 32];
-        if text.len() != 64 {
-            return None;
-        }
-        for (i, byte) in bytes.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok()?;
+        let (pairs, _) = text.as_chunks::<2>();
+        for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+            *byte = digit(*high)? << 4 | digit(*low)?;
         }
         Some(Token(bytes))
     }
@@ -127,6 +128,10 @@ mod tests {
         assert_eq!(Token::from_hex(token.to_hex().as_bytes()).unwrap().0, token.0);
         assert!(Token::from_hex(b"zz").is_none() && Token::from_hex(&[b'g'; 64]).is_none());
         assert!(Token::from_hex("é".repeat(32).as_bytes()).is_none());
+        // A sign is no digit.
+        assert!(Token::from_hex("+1".repeat(32).as_bytes()).is_none());
+        let upper = token.to_hex().to_uppercase();
+        assert_eq!(Token::from_hex(upper.as_bytes()).unwrap().0, token.0);
         assert_eq!(format!("{token:?}"), "Token(..)");
     }
 }

@@ -131,7 +131,7 @@ impl UnixExchange {
         let mut line = Line { socket: self.connect(bound)?, buffer: vec![0; MAX_FRAME] };
         let (version, leader) = match line.receive(bound)?.0 {
             Frame::Challenge { version, nonce } => (version, nonce),
-            Frame::Failed(error) => return Err(Attempt::Over(error)),
+            Frame::Failed(error) => return Err(round.failed(error)),
             _ => return Err(out_of_turn()),
         };
         if version != WIRE_VERSION {
@@ -146,7 +146,7 @@ impl UnixExchange {
             // Before this holds, nothing of ours has been given away.
             Frame::Welcome { proof }
                 if self.token.verify(Side::Leader, &leader, &nonce, &proof) => {}
-            Frame::Failed(error) => return Err(Attempt::Over(error)),
+            Frame::Failed(error) => return Err(round.failed(error)),
             _ => {
                 return Err(Attempt::Over(ExchangeError::Refused(
                     "who leads does not know this run's token".to_owned(),
@@ -183,10 +183,17 @@ impl UnixExchange {
                     self.links.add(peer, link, process)?;
                 }
                 Frame::Done => return Ok(parts),
-                Frame::Failed(error) => return Err(Attempt::Over(error)),
+                Frame::Failed(error) => return Err(round.failed(error)),
                 _ => return Err(out_of_turn()),
             }
         }
+    }
+}
+
+impl Round<'_> {
+    /// What the leader says of it.
+    fn failed(&self, error: ExchangeError) -> Attempt {
+        Attempt::Over(error.of_round(self.members.len()))
     }
 }
 

@@ -57,3 +57,15 @@ impl Group {
         Ok(())
     }
 }
+
+/// For fuzzing: any bytes as a member's word.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    crate::fuzzing::round_trip::<Word>(bytes);
+}
+
+/// For fuzzing: the bytes of a word.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn seed(what: &str, value: u64) -> Vec<u8> {
+    postcard::to_stdvec(&Word { what: format!("agree: {what}"), value }).unwrap_or_default()
+}

@@ -1,13 +1,13 @@
 //! Groups: ranks that share memory.
 
-mod agree;
+pub(crate) mod agree;
 mod caches;
 mod choices;
 mod farewell;
 mod meeting;
 mod options;
 pub(crate) mod quarantine;
-mod recover;
+pub(crate) mod recover;
 mod residents;
 mod subgroup;
 pub(crate) mod world;

@@ -17,7 +17,7 @@ type Finish<'a> = &'a dyn Fn(&[Vec<Memory>]) -> Result<(), AccessError>;
 
 /// What a rank says of its part, once it has seen the others'.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-enum Vote {
+pub(super) enum Vote {
     /// All of it is mapped.
     Yes,
     /// Something is not.
@@ -137,8 +137,7 @@ pub(crate) fn decline(gather: Gather<'_>, record: &Record) -> Result<RankSet, Re
 fn cast(gather: Gather<'_>, vote: &Vote) -> Result<RankSet, RendezvousError> {
     // The type has no value that cannot be encoded.
     let votes = gather(Part::plain(postcard::to_stdvec(vote).unwrap_or_default()))?;
-    let votes: Vec<Vote> =
-        votes.iter().map(|part| postcard::from_bytes(&part.payload).unwrap_or(Vote::No)).collect();
+    let votes = read_votes(&votes);
     for (rank, vote) in votes.iter().enumerate() {
         if let Vote::Unreachable { peer, reason } = vote {
             let (peer, reason) = (*peer as usize, reason.clone());
@@ -146,6 +145,16 @@ fn cast(gather: Gather<'_>, vote: &Vote) -> Result<RankSet, RendezvousError> {
         }
     }
     Ok((0..votes.len()).filter(|rank| votes[*rank] != Vote::Yes).collect())
+}
+
+/// What is no vote, or speaks of a rank that there is not, is against.
+pub(super) fn read_votes(parts: &[Part]) -> Vec<Vote> {
+    let read = |part: &Part| match postcard::from_bytes(&part.payload) {
+        Ok(Vote::Unreachable { peer, .. }) if peer as usize >= parts.len() => Vote::No,
+        Ok(vote) => vote,
+        Err(_) => Vote::No,
+    };
+    parts.iter().map(read).collect()
 }
 
 impl Imports<'_> {
@@ -187,4 +196,25 @@ impl Imports<'_> {
             }
         })
     }
+}
+
+/// For fuzzing: any bytes as the votes of a round.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(parts: &[Part]) {
+    parts.iter().for_each(|part| drop(crate::fuzzing::round_trip::<Vote>(&part.payload)));
+    let votes = read_votes(parts);
+    assert_eq!(votes.len(), parts.len());
+    for vote in votes {
+        if let Vote::Unreachable { peer, reason } = vote {
+            let error = RendezvousError::Unreachable { rank: 0, peer: peer as usize, reason };
+            assert!(error.ranks().iter().all(|rank| rank < parts.len()), "{error}");
+        }
+    }
+}
+
+/// For fuzzing: the bytes of each sort of vote.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn seeds() -> Vec<Vec<u8>> {
+    let far = Vote::Unreachable { peer: 1, reason: "no path".to_owned() };
+    [Vote::Yes, Vote::No, far].iter().filter_map(|vote| postcard::to_stdvec(vote).ok()).collect()
 }

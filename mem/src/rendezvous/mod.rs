@@ -1,8 +1,8 @@
 //! Rendezvous: every member's memory, mapped into every member.
 
-mod exchange;
+pub(crate) mod exchange;
 mod mapping;
-mod multicast;
+pub(crate) mod multicast;
 pub(crate) mod record;
 mod table;
 

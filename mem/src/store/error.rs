@@ -148,7 +148,9 @@ impl fmt::Display for Missing {
 #[non_exhaustive]
 pub enum LostCause {
     /// The server closed it: it ended, or it refused the request (its log says why).
-    #[error("the server closed the connection")]
+    #[error(
+        "the server closed the connection: it has ended, or refused the request, which its log tells"
+    )]
     Closed,
     /// The operating system reported an error.
     #[error("{0}")]

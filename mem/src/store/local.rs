@@ -23,7 +23,7 @@ impl LocalStore {
     /// An empty store.
     #[must_use]
     pub fn new() -> Self {
-        let table = Arc::new(Monitor::new(Table::new(usize::MAX)));
+        let table = Arc::new(Monitor::new(Table::new(usize::MAX, usize::MAX)));
         LocalStore { name: "the in-process store".into(), table }
     }
 
@@ -57,6 +57,14 @@ impl LocalStore {
                 what: "the store",
                 found: used.saturating_add(needed),
                 limit: capacity,
+            },
+            TableError::Keys { limit } => StoreError::TooLarge {
+                store,
+                operation: "set",
+                keys: vec![key],
+                what: "the number of keys",
+                found: limit.saturating_add(1),
+                limit,
             },
         })
     }

@@ -10,26 +10,30 @@ pub(super) struct Table {
     values: HashMap<Box<[u8]>, Box<[u8]>>,
     used: usize,
     capacity: usize,
+    most_keys: usize,
 }
 
 /// Why a table did not change.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(super) enum TableError {
-    #[error("the value {found:?} is not a decimal number of 64 bits")]
+    // Without the value, for the sake of the server's log: it may be a secret.
+    #[error("the value that is to be added to is not a decimal number of 64 bits")]
     NotANumber { found: String },
     #[error("adding {amount} to {stored} leaves 64 bits")]
     Overflow { stored: i64, amount: i64 },
     #[error("storing {needed} bytes more than the {used} held is over the limit of {capacity}")]
     Full { needed: usize, used: usize, capacity: usize },
+    #[error("a key beside the {limit} held is over the limit of {limit} keys")]
+    Keys { limit: usize },
 }
 
 /// What an entry takes besides its bytes: two boxed slices, the map's share, allocator's slack.
 const ENTRY: usize = 96;
 
 impl Table {
-    /// A table of at most `capacity` bytes, keys and book-keeping included.
-    pub fn new(capacity: usize) -> Self {
-        Table { values: HashMap::new(), used: 0, capacity }
+    /// A table of at most so many keys, and `capacity` bytes, keys and book-keeping included.
+    pub fn new(most_keys: usize, capacity: usize) -> Self {
+        Table { values: HashMap::new(), used: 0, capacity, most_keys }
     }
 
     pub fn len(&self) -> usize {
@@ -51,6 +55,9 @@ impl Table {
     pub fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), TableError> {
         let (freed, needed) = match self.values.get(key) {
             Some(old) => (old.len(), value.len()),
+            None if self.values.len() >= self.most_keys => {
+                return Err(TableError::Keys { limit: self.most_keys });
+            }
             None => (0, ENTRY + key.len() + value.len()),
         };
         let (used, capacity) = (self.used - freed, self.capacity);
@@ -113,7 +120,7 @@ mod tests {
 
     #[test]
     fn capacity_holds_at_its_edge() {
-        let mut table = Table::new(ENTRY + 10);
+        let mut table = Table::new(usize::MAX, ENTRY + 10);
         let full = |needed, used| Err(TableError::Full { needed, used, capacity: ENTRY + 10 });
         assert_eq!(table.set(b"k", &[0; 10]), full(ENTRY + 11, 0));
         assert_eq!(table.set(b"k", &[0; 9]), Ok(()));
@@ -125,8 +132,20 @@ mod tests {
     }
 
     #[test]
+    fn keys_are_counted() {
+        let mut table = Table::new(2, usize::MAX);
+        assert_eq!((table.set(b"a", b""), table.add(b"b", 1)), (Ok(()), Ok(1)));
+        let full = TableError::Keys { limit: 2 };
+        assert_eq!(table.set(b"c", b""), Err(full.clone()));
+        assert_eq!(table.compare_set(b"c", b"", b"1"), Err(full.clone()));
+        assert_eq!(table.add(b"c", 1), Err(full));
+        // Those that are there can change.
+        assert_eq!((table.set(b"a", b"long"), table.add(b"b", 1)), (Ok(()), Ok(2)));
+    }
+
+    #[test]
     fn add_reads_text_and_refuses_the_rest() {
-        let mut table = Table::new(usize::MAX);
+        let mut table = Table::new(usize::MAX, usize::MAX);
         assert_eq!(table.add(b"n", -3), Ok(-3));
         assert_eq!(table.get(b"n"), Some(&b"-3"[..]));
         table.set(b"n", b" +40 ").unwrap();
@@ -145,7 +164,7 @@ mod tests {
         /// Against a plain list of pairs.
         #[test]
         fn agrees_with_a_list(steps in proptest::collection::vec((0..2u8, 0..3u8, 0..3u8, 0..3u8), 0..40)) {
-            let mut table = Table::new(usize::MAX);
+            let mut table = Table::new(usize::MAX, usize::MAX);
             let mut list: Vec<(u8, Vec<u8>)> = Vec::new();
             let text = |n: u8| if n == 0 { Vec::new() } else { vec![n] };
             for (op, key, a, b) in steps {

@@ -1,6 +1,6 @@
 //! Recovery: the ranks that are left make a new group.
 
-mod roll;
+pub(crate) mod roll;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

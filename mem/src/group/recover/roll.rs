@@ -44,7 +44,9 @@ impl Roll {
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        postcard::from_bytes(bytes).ok()
+        let roll: Self = postcard::from_bytes(bytes).ok()?;
+        // What no rank has written counts as nothing, which the next one replaces.
+        roll.ranks.is_sorted_by(|a, b| a < b).then_some(roll)
     }
 
     fn with(&self, rank: u32) -> Self {
@@ -75,11 +77,53 @@ impl Roll {
     }
 }
 
+/// For fuzzing: one rank's next steps from any bytes, of four members of which the third has ended.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    struct Third;
+    impl View for Third {
+        fn is_expected(&self, rank: u32) -> bool {
+            !self.is_lost(rank)
+        }
+
+        fn is_lost(&self, rank: u32) -> bool {
+            rank == 2
+        }
+    }
+    let Some(roll) = Roll::decode(bytes) else { return };
+    assert_eq!(Roll::decode(&roll.encode()).as_ref(), Some(&roll));
+    for overdue in [false, true] {
+        match roll.next(1, &[0, 1, 2, 3], &Third, overdue) {
+            Step::Propose(next) => {
+                assert!(!roll.sealed && next != roll, "{next:?} after {roll:?}");
+                assert_eq!(Roll::decode(&next.encode()).as_ref(), Some(&next));
+            }
+            Step::Watch => assert!(!roll.sealed && !overdue),
+            Step::Enter(ranks) => assert!(roll.sealed && ranks.contains(&1)),
+            Step::Excluded(ranks) => assert!(roll.sealed && !ranks.contains(&1)),
+        }
+    }
+}
+
+/// For fuzzing: the bytes of a roll.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn seed(sealed: bool, ranks: &[u32]) -> Vec<u8> {
+    Roll { sealed, ranks: ranks.to_vec() }.encode()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
     use super::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn what_no_rank_writes_is_nothing() {
+        assert!(Roll::decode(&seed(true, &[0, 1, 7])).is_some());
+        for ranks in [&[1, 1][..], &[2, 1], &[0, 5, 3]] {
+            assert_eq!(Roll::decode(&seed(true, ranks)), None, "{ranks:?}");
+        }
+    }
 
     /// What one rank of a model knows.
     #[derive(Clone, Debug, Default)]

@@ -167,6 +167,30 @@ fn read(parts: &[Part]) -> Result<Vec<Vote>, RendezvousError> {
     }
 }
 
+/// For fuzzing: any bytes as the votes of a round.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(parts: &[Part]) {
+    parts.iter().for_each(|part| drop(crate::fuzzing::round_trip::<Vote>(&part.payload)));
+    match read(parts) {
+        Ok(votes) => {
+            let (first, last) = (verdict(&votes, true), verdict(&votes, false));
+            assert!(last != Verdict::TakeAgain, "{votes:?}");
+            assert!(first == last || first == Verdict::TakeAgain, "{votes:?}");
+        }
+        Err(e) => assert!(symmem_hal::Fault::ranks(&e).iter().all(|rank| rank < parts.len())),
+    }
+}
+
+/// For fuzzing: the bytes of each sort of vote.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn seeds() -> Vec<Vec<u8>> {
+    let refusal = || Refusal { step: MulticastStep::Create, reason: "no daemon".to_owned() };
+    [Vote::Yes, Vote::Again(refusal()), Vote::No(refusal())]
+        .iter()
+        .filter_map(|vote| postcard::to_stdvec(vote).ok())
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]

@@ -6,7 +6,7 @@
 //! on without, with the same reason on all.
 
 #[cfg(any(test, feature = "cuda"))]
-mod lockstep;
+pub(crate) mod lockstep;
 #[cfg(feature = "cuda")]
 mod object;
 

@@ -1,6 +1,6 @@
 //! The server's thread.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt;
+use rustix::process::{Resource, getrlimit};
 
 use super::ServerLimits;
 use super::peer::{Closing, Peer};
@@ -28,6 +29,9 @@ const BLOCK: usize = 64 << 10;
 /// What a key that is waited for takes besides its bytes.
 const AWAITED: usize = 48;
 
+/// What the entry of a connection among those who wait for a key takes besides the key's bytes.
+const WAITING: usize = 192;
+
 /// How long accepting rests when the process is out of descriptors.
 const REST: Duration = Duration::from_millis(100);
 
@@ -43,8 +47,10 @@ pub(super) struct EventLoop {
     waiting: HashMap<Box<[u8]>, BTreeSet<u64>>,
     /// Who has just seen the last key come, in the order of that.
     woken: Vec<u64>,
-    /// New connections and when they must have identified themselves.
-    handshakes: VecDeque<(Instant, u64)>,
+    /// How many connections wait for keys.
+    waits: usize,
+    /// Connections that have not identified themselves, and when they must have: in their order.
+    unidentified: BTreeMap<u64, Instant>,
     /// Bytes held for all connections.
     buffered: usize,
     /// Until when accepting rests.
@@ -63,6 +69,10 @@ impl EventLoop {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, stop, EventData::new_u64(STOP), EventFlags::IN)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 4;
+        let unidentified = usize::try_from(descriptors).unwrap_or(usize::MAX).max(1);
+        let limits =
+            ServerLimits { unidentified: unidentified.min(limits.unidentified.max(1)), ..limits };
         Ok(EventLoop {
             epoll,
             listener,
@@ -70,10 +80,11 @@ impl EventLoop {
             stats,
             peers: HashMap::new(),
             next: FIRST_PEER,
-            table: Table::new(limits.stored),
+            table: Table::new(limits.keys, limits.stored),
             waiting: HashMap::new(),
             woken: Vec::new(),
-            handshakes: VecDeque::new(),
+            waits: 0,
+            unidentified: BTreeMap::new(),
             buffered: 0,
             resting: None,
             block: vec![0; BLOCK].into(),
@@ -106,18 +117,17 @@ impl EventLoop {
 
     /// Until the next thing to do that no event announces.
     fn timeout(&self) -> Option<Duration> {
-        let handshake = self.handshakes.front().map(|(until, _)| *until);
+        let handshake = self.unidentified.values().next().copied();
         let next = handshake.into_iter().chain(self.resting).min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
     fn expire(&mut self) {
         let now = Instant::now();
-        while self.handshakes.front().is_some_and(|(until, _)| *until <= now) {
-            let Some((_, id)) = self.handshakes.pop_front() else { break };
-            if self.peers.get(&id).is_some_and(|peer| !peer.validated) {
-                self.close(id, &Closing::Silent);
-            }
+        while let Some((&id, until)) = self.unidentified.first_key_value()
+            && *until <= now
+        {
+            self.close(id, &Closing::Silent);
         }
         if self.resting.is_some_and(|until| until <= now) {
             self.resting = None;
@@ -136,19 +146,25 @@ impl EventLoop {
     fn accept(&mut self) {
         for _ in 0..64 {
             match self.listener.accept() {
-                Ok((stream, address)) if self.peers.len() >= self.limits.connections => {
+                Ok((stream, address))
+                    if self.peers.len() >= self.limits.connections && !self.drop_unidentified() =>
+                {
                     self.stats.refused.add(1);
                     let limit = self.limits.connections;
                     tracing::warn!(%address, limit, "the store refuses a connection over its limit");
                     drop(stream);
                 }
                 Ok((stream, address)) => {
+                    if self.unidentified.len() >= self.limits.unidentified {
+                        self.drop_unidentified();
+                    }
                     if let Err(error) = self.admit(stream, address) {
                         tracing::warn!(%address, %error, "the store drops a new connection");
                     }
                 }
                 Err(error) => match Errno::from_io_error(&error) {
                     Some(Errno::AGAIN | Errno::INTR) => return,
+                    Some(Errno::MFILE | Errno::NFILE) if self.drop_unidentified() => {}
                     Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                         tracing::warn!(%error, "the store stops accepting for a moment");
                         self.resting = Some(Instant::now() + REST);
@@ -162,6 +178,15 @@ impl EventLoop {
         }
     }
 
+    /// Closes the connection that has been there for the longest without identifying itself, so that
+    /// those who only connect keep out nobody. `false` if there is none.
+    fn drop_unidentified(&mut self) -> bool {
+        let Some((&id, _)) = self.unidentified.first_key_value() else { return false };
+        let (unidentified, limit) = (self.unidentified.len(), self.limits.unidentified);
+        self.close(id, &Closing::Crowded { unidentified, limit });
+        true
+    }
+
     fn admit(&mut self, stream: TcpStream, address: SocketAddr) -> std::io::Result<()> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -171,7 +196,7 @@ impl EventLoop {
         self.next += 1;
         epoll::add(&self.epoll, &stream, EventData::new_u64(id), EventFlags::IN)?;
         self.peers.insert(id, Peer::new(stream, address, self.stats.open(id, address)));
-        self.handshakes.push_back((Instant::now() + self.limits.handshake, id));
+        self.unidentified.insert(id, Instant::now() + self.limits.handshake);
         Ok(())
     }
 
@@ -208,10 +233,7 @@ impl EventLoop {
         let held = peer.held();
         self.buffered = self.buffered - peer.accounted + held;
         peer.accounted = held;
-        if self.buffered > self.limits.buffered {
-            let (needed, limit) = (self.buffered, self.limits.buffered);
-            return Err(Closing::Buffered { needed, limit });
-        }
+        self.make_room(0, held)?;
         let wanted = peer.wants();
         if wanted != peer.watched {
             let data = EventData::new_u64(id);
@@ -220,6 +242,24 @@ impl EventLoop {
             peer.watched = wanted;
         }
         Ok(())
+    }
+
+    /// Has room for `more` bytes, for a connection that would then hold `held`: closes those that hold
+    /// more, the largest first, until there is. An error if this one is the largest.
+    fn make_room(&mut self, more: usize, held: usize) -> Result<(), Closing> {
+        let limit = self.limits.buffered;
+        loop {
+            let needed = self.buffered.saturating_add(more);
+            if needed <= limit {
+                return Ok(());
+            }
+            // The connection being served is none of the peers now.
+            let largest = self.peers.iter().max_by_key(|(_, peer)| peer.accounted);
+            match largest.filter(|(_, peer)| peer.accounted > held) {
+                Some((&id, _)) => self.close(id, &Closing::Buffered { needed, limit }),
+                None => return Err(Closing::Buffered { needed, limit }),
+            }
+        }
     }
 
     /// Serves the whole requests at hand, until the answers pile up.
@@ -252,12 +292,18 @@ impl EventLoop {
     fn answer(&mut self, id: u64, peer: &mut Peer, request: &Request<'_>) -> Result<(), Closing> {
         if !peer.validated {
             peer.validated = matches!(request, Request::Validate);
-            return if peer.validated { Ok(()) } else { Err(Closing::NotValidated) };
+            if !peer.validated {
+                return Err(Closing::NotValidated);
+            }
+            self.unidentified.remove(&id);
+            return Ok(());
         }
         if !matches!(request, Request::Validate | Request::Ping { .. }) {
             peer.moved.requests.add(1);
             self.stats.moved.requests.add(1);
         }
+        // A peer's input is out of it while it is served.
+        let held = peer.held();
         let output = &mut peer.output;
         match request {
             Request::Validate => {}
@@ -277,8 +323,8 @@ impl EventLoop {
                 Answer::put_integer(output, self.table.add(key, *amount)?);
                 self.arrived(id, peer, key);
             }
-            Request::Get { key } => self.put_values(output, &[key])?,
-            Request::MultiGet { keys } => self.put_values(output, keys)?,
+            Request::Get { key } => self.put_values(output, &[key], held)?,
+            Request::MultiGet { keys } => self.put_values(output, keys, held)?,
             Request::Check { keys } => {
                 Answer::put_check(output, keys.iter().all(|key| self.table.contains(key)));
             }
@@ -292,17 +338,20 @@ impl EventLoop {
     }
 
     /// Appends the values, empty where there is none, unless they are too much.
-    fn put_values(&self, output: &mut Vec<u8>, keys: &[&[u8]]) -> Result<(), Closing> {
-        let value = |key: &&[u8]| self.table.get(key).unwrap_or_default();
-        let needed: usize = keys.iter().map(|key| 8 + value(key).len()).sum();
+    fn put_values(
+        &mut self,
+        output: &mut Vec<u8>,
+        keys: &[&[u8]],
+        held: usize,
+    ) -> Result<(), Closing> {
+        let length = |key: &&[u8]| self.table.get(key).unwrap_or_default().len();
+        let needed: usize = keys.iter().map(|key| 8 + length(key)).sum();
         let limit = self.limits.wire.answer;
         if needed > limit {
             return Err(Closing::Answer { needed, limit });
         }
-        let (needed, limit) = (self.buffered + needed, self.limits.buffered);
-        if needed > limit {
-            return Err(Closing::Buffered { needed, limit });
-        }
+        self.make_room(needed, held.saturating_add(needed))?;
+        let value = |key: &&[u8]| self.table.get(key).unwrap_or_default();
         keys.iter().for_each(|key| Answer::put_value(output, value(key)));
         Ok(())
     }
@@ -313,7 +362,19 @@ impl EventLoop {
         }
         let missing = keys.iter().rev().filter(|key| !self.table.contains(key));
         peer.awaited = missing.map(|&key| key.into()).collect();
-        peer.awaited_bytes = peer.awaited.iter().map(|key| AWAITED + key.len()).sum();
+        if peer.awaited.is_empty() {
+            Answer::put_wait(&mut peer.output, false);
+            return Ok(());
+        }
+        let limit = self.limits.waits;
+        if self.waits >= limit {
+            peer.awaited = Vec::new();
+            return Err(Closing::Waits { limit });
+        }
+        let longest = peer.awaited.iter().map(|key| key.len()).max().unwrap_or(0);
+        let keys: usize = peer.awaited.iter().map(|key| AWAITED + key.len()).sum();
+        peer.awaited_bytes = keys + WAITING + longest;
+        self.waits += 1;
         self.look(id, peer);
         Ok(())
     }
@@ -329,6 +390,7 @@ impl EventLoop {
             peer.awaited.pop();
         }
         peer.awaited_bytes = 0;
+        self.waits -= 1;
         Answer::put_wait(&mut peer.output, false);
         true
     }
@@ -369,11 +431,13 @@ impl EventLoop {
         }
         peer.awaited = Vec::new();
         peer.awaited_bytes = 0;
+        self.waits -= 1;
     }
 
     fn close(&mut self, id: u64, why: &Closing) {
         let Some(mut peer) = self.peers.remove(&id) else { return };
         self.forget(id, &mut peer);
+        self.unidentified.remove(&id);
         self.buffered -= peer.accounted;
         self.stats.close(id);
         if why.is_violation() {

@@ -25,27 +25,43 @@ use stats::Stats;
 pub use stats::{ConnectionStats, ServerStats};
 
 /// What a server lets its clients use. Exceeding one closes the connection that did, with a line in
-/// the log.
+/// the log that has the limit and both numbers: the protocol has no other refusal.
+///
+/// What clients use together is taken from who has most of it. A connection that holds less than
+/// `buffered / connections` bytes is never closed for the sake of others, and one that has identified
+/// itself not for those that have not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
     /// Of single messages.
     pub wire: wire::Limits,
     /// Connections at a time. The process's limit on descriptors may be lower.
     pub connections: usize,
+    /// Connections at a time that have not identified themselves: one more takes the place of the
+    /// oldest. A quarter of the process's limit on descriptors, if that is less.
+    pub unidentified: usize,
+    /// Keys that have a value.
+    pub keys: usize,
     /// Bytes of keys and values, book-keeping included.
     pub stored: usize,
-    /// Bytes of messages that are under way, over all connections.
+    /// Connections at a time that wait for keys.
+    pub waits: usize,
+    /// Bytes of messages that are under way, and of keys that are waited for, over all connections.
+    /// Over it the connection that has most is closed.
     pub buffered: usize,
     /// How long a new connection may take to identify itself.
     pub handshake: Duration,
 }
 
 impl ServerLimits {
-    /// 131072 connections, 1 GiB stored, 1 GiB buffered, 30 s for the handshake.
+    /// 131072 connections, 1024 of them unidentified, 4194304 keys, 1 GiB stored, 131072 waits, 1 GiB
+    /// buffered, 30 s for the handshake.
     pub const DEFAULT: ServerLimits = ServerLimits {
         wire: wire::Limits::DEFAULT,
         connections: 128 << 10,
+        unidentified: 1 << 10,
+        keys: 4 << 20,
         stored: 1 << 30,
+        waits: 128 << 10,
         buffered: 1 << 30,
         handshake: Duration::from_secs(30),
     };

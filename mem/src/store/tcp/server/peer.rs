@@ -35,8 +35,12 @@ pub(super) enum Closing {
     NotValidated,
     #[error("no handshake within the limit")]
     Silent,
+    #[error("it makes room: {unidentified} connections without a handshake, at most {limit}")]
+    Crowded { unidentified: usize, limit: usize },
     #[error("a WAIT while another is in progress")]
     SecondWait,
+    #[error("a WAIT beside the {limit} in progress is over the limit of {limit}")]
+    Waits { limit: usize },
     #[error("messages under way of {needed} bytes are over the limit of {limit}")]
     Buffered { needed: usize, limit: usize },
     #[error("an answer of {needed} bytes is over the limit of {limit}")]
