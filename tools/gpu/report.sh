@@ -4,8 +4,8 @@
 #
 #   report.sh FOLDER PART...
 #
-# Parts: info kernels processes threads shared shared-processes memcheck racecheck all-reduce others barrier
-#        enqueue bounds tune compare example
+# Parts: info kernels processes threads shared shared-processes faults stalls soak memcheck racecheck all-reduce others barrier
+#        enqueue lanes bounds tune compare example
 set -u
 bundle=$(cd "$(dirname "$0")" && pwd)
 out=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -16,6 +16,8 @@ cd "$bundle" || exit 1
 # them out of service.
 export CUDA_DEVICE_MAX_CONNECTIONS=32
 export SYMMEM_MULTICAST=0 NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
+# Packed, where it has to travel.
+[ -f kernels.bundle.gz ] && gunzip --keep --force kernels.bundle.gz
 [ -f kernels.bundle ] && export SYMMEM_KERNEL_BUNDLE="$bundle/kernels.bundle"
 
 failed=0
@@ -53,6 +55,15 @@ for part; do
     threads) step threads 280 ./conformance --backend cuda --ranks 2 --threads ;;
     shared) step shared 500 ./conformance --backend cuda --ranks 4,8 --threads --one-device ;;
     shared-processes) step shared-processes 200 ./conformance --backend cuda --ranks 4 --one-device collectives::sizes ;;
+    # What docs/failure.md tells of GPUs: for cargo xtask failures --from failures.jsonl.
+    faults)
+        for tests in streams::faults streams::unordered failing disagreements::another_count one_launch_too_many; do
+            step "faults-${tests##*::}" 120 ./conformance --backend cuda --ranks 2 --findings "$out/failures.jsonl" "$tests"
+        done
+        ;;
+    # Kernels that stall are compiled where they run.
+    stalls) step stalls 280 ./conformance --backend cuda --ranks 2 --threads stalls ;;
+    soak) step soak 640 ./conformance --backend cuda --ranks 2 --threads --soak-seconds "${SOAK_SECONDS:-600}" soak:: ;;
     # On few and small sizes: every access is checked.
     memcheck)
         step memcheck 280 compute-sanitizer --tool memcheck --error-exitcode 9 \
@@ -89,6 +100,7 @@ for part; do
                 $ranks
         done
         ;;
+    lanes) step lanes 60 ./symmem bench lanes --backend cuda --ranks 2 --threads --dtype bf16 --min 2K --max 16M --factor 8 --no-limit ;;
     bounds)
         step bounds 400 ./symmem bench bounds --backend cuda --ranks 2 --threads --dtype bf16 --min 2K --max 64M --factor 4 \
             --json "$out/bounds.json"

@@ -36,7 +36,7 @@ The suite: ranks take the GPUs in turn, and share them where they are more
   ./conformance --backend cuda --ranks 2
   ./conformance --backend cuda --ranks 2 --threads
   ./conformance --backend cuda --ranks 4,8 --threads --one-device
-  ./conformance --backend cuda --ranks 4 --one-device all_reduce      (processes on one GPU: slow)
+  ./conformance --backend cuda --ranks 4 --one-device collectives::sizes  (processes on one GPU: slow)
   ./conformance --backend cuda --ranks 2 --threads stalls             (each rank delayed at each step)
   ./conformance --backend cuda --ranks 2 --threads --soak-seconds 600 soak::
 Latency and bandwidth, every result checked
@@ -50,7 +50,7 @@ Beside torch and NCCL, where they are installed
 A user's own kernel
   ./fused-rmsnorm
 All of that, each step with a limit, into a folder
-  ./report.sh report info processes threads shared memcheck all-reduce others barrier bounds compare
+  ./report.sh report info processes threads shared faults memcheck all-reduce others barrier enqueue lanes bounds compare
 ";
 
 /// Examples that are taken along unless others are named.

@@ -13,6 +13,7 @@ use super::devices::{Backend, Devices};
 use super::operation::{
     AllGather, AllReduce, AllToAll, AllToAllNd, Barrier, Bounds, Broadcast, Collective, Enqueue,
     OneSided, Operation, Placement, Reduce, ReduceScatter, ReduceScatterOffset, Rendezvous, Sweep,
+    TwoLanes,
 };
 use super::timing::{Batch, Isolated, Pace};
 use crate::parse::{at_least_one, ranks, seconds, size};
@@ -56,6 +57,8 @@ pub enum OperationArgs {
     /// What the bounds on kernels' waits cost: an all-reduce beside one that was compiled without them
     #[command(hide = true)]
     Bounds(Reducing),
+    /// Two all-reduces at once, on a lane and a stream each, beside the same one after the other
+    Lanes(Reducing),
     /// What it takes a host to enqueue an all-reduce, beside a bare launch of the driver's
     #[command(hide = true)]
     Enqueue(Reducing),
@@ -305,6 +308,7 @@ impl OperationArgs {
             OperationArgs::AllReduce(Reducing { data, .. })
             | OperationArgs::Bounds(Reducing { data, .. })
             | OperationArgs::Enqueue(Reducing { data, .. })
+            | OperationArgs::Lanes(Reducing { data, .. })
             | OperationArgs::ReduceScatter(Reducing { data, .. })
             | OperationArgs::Reduce(Rooted { all: Reducing { data, .. }, .. })
             | OperationArgs::ReduceScatterOffset(ReduceScatterOffsetArgs { data, .. })
@@ -320,9 +324,9 @@ impl OperationArgs {
     /// The operation, if it makes sense.
     pub fn operation(&self) -> Result<Box<dyn Operation>, ArgsError> {
         match self {
-            OperationArgs::AllReduce(Reducing { data, buffers, operator, how }) => {
-                let all_reduce = AllReduce { op: operator.op, algorithm: how.algorithm };
-                data.sweep(all_reduce, buffers.placement())
+            OperationArgs::AllReduce(reducing) => Ok(Box::new(reducing.all_reduces()?)),
+            OperationArgs::Lanes(reducing) => {
+                Ok(Box::new(TwoLanes { sweep: reducing.all_reduces()? }))
             }
             OperationArgs::Bounds(reducing) => {
                 Ok(Box::new(Bounds { sweep: reducing.of_kernels()? }))
@@ -379,10 +383,14 @@ impl OperationArgs {
 impl Reducing {
     /// All-reduces, where kernels do them.
     fn of_kernels(&self) -> Result<Sweep<AllReduce>, ArgsError> {
-        let Reducing { data, buffers, operator, how } = self;
-        if data.common.devices.backend != Backend::Cuda {
-            return Err(ArgsError::NoKernels);
+        match self.data.common.devices.backend {
+            Backend::Cuda => self.all_reduces(),
+            _ => Err(ArgsError::NoKernels),
         }
+    }
+
+    fn all_reduces(&self) -> Result<Sweep<AllReduce>, ArgsError> {
+        let Reducing { data, buffers, operator, how } = self;
         let all_reduce = AllReduce { op: operator.op, algorithm: how.algorithm };
         data.sweep_of(all_reduce, buffers.placement())
     }
