@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn kernels_have_the_same_steps() {
-        let (_, text) = crate::gpu::SYMMEM_SYNC_CUH;
+        let (_, text) = crate::gpu::SYMMEM_STALLS_CUH;
         let body = text.split_once("enum Stall : u32 {").map_or("", |(_, rest)| rest);
         let body = body.split_once('}').map_or("", |(body, _)| body);
         let theirs: Vec<_> =

@@ -17,7 +17,7 @@ pub struct Arguments {
     /// of a run here
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// The machine where that was, in a few words
+    /// Where and when that was: machine, kernel, date
     #[arg(long, requires = "from")]
     machine: Option<String>,
 }
@@ -99,9 +99,6 @@ const FAULTS: &[(&str, &str, &str)] = &[
 /// The tests in which a rank's process ends or stops: the module is how, the function is where.
 const MATRIX: &str = "streams::faults::";
 
-/// How a finding of survivors begins, who have let go of everything.
-const GOES_ON: &str = "goes on";
-
 /// What one test found.
 struct Row {
     fault: String,
@@ -146,7 +143,8 @@ fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    format!("{}, {cores} cores", model.map_or("a CPU", |(_, name)| name.trim()))
+    let model = model.map_or("a CPU", |(_, name)| name.trim());
+    format!("{model}, {cores} cores, Linux {}; {}", said("uname", "-r"), said("date", "+%F"))
 }
 
 fn said(command: &str, argument: &str) -> String {
@@ -161,6 +159,9 @@ fn write(file: &Path, machine: &str, command: &str) -> Result<(), String> {
     for line in text.lines() {
         let value: Value = serde_json::from_str(line).map_err(|e| format!("{line}: {e}"))?;
         let field = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
+        if value["passed"] != true {
+            return Err(format!("{} did not pass: its findings are of no use", field("test")));
+        }
         if let Some(row) = row(&field("test"), &value["ranks"]) {
             let table =
                 tables.entry(field("backend")).or_insert_with(|| (field("place"), Vec::new()));
@@ -174,11 +175,7 @@ fn write(file: &Path, machine: &str, command: &str) -> Result<(), String> {
     let mut page =
         std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
     for (backend, (place, rows)) in tables {
-        let header = format!(
-            "`{place}`; {machine}, Linux {}; {}; `{command}`\n\n",
-            said("uname", "-r"),
-            said("date", "+%F"),
-        );
+        let header = format!("`{place}`; {machine}; `{command}`\n\n");
         let table = format!("\n{header}{}", render(&rows));
         page = replaced(&page, &backend, &table)?;
         println!("{backend}: {} faults", rows.len());
@@ -215,7 +212,11 @@ fn row(test: &str, ranks: &Value) -> Option<Row> {
         let report = report.trim_start_matches("an operation on the stream failed: ");
         reports.entry(report.to_owned()).or_default().push(rank);
         times.extend(time.strip_suffix(" ms").and_then(|time| time.parse::<f64>().ok()));
-        left.extend(findings.find(|finding| finding.starts_with(GOES_ON)).map(str::to_owned));
+        // Survivors say how they go on, and last that nothing is left.
+        let rest: Vec<&str> = findings.collect();
+        if let [goes_on, nothing] = rest[..] {
+            left.push(format!("{nothing}; {goes_on}"));
+        }
     }
     let silent = |all: &[usize]| all.len() == ranks.as_array().map_or(0, Vec::len);
     let mut reported = String::new();
@@ -232,7 +233,7 @@ fn row(test: &str, ranks: &Value) -> Option<Row> {
             (Some(least), Some(most)) => format!("{least:.1} to {most:.1} ms"),
             _ => String::new(),
         };
-    let left = left.into_iter().next().map_or_else(String::new, |left| format!("nothing; {left}"));
+    let left = left.into_iter().next().unwrap_or_default();
     Some(Row { fault, place, reported, after, left })
 }
 
@@ -255,9 +256,13 @@ mod tests {
     #[test]
     fn a_row_says_what_each_rank_reported() {
         let ranks = serde_json::json!([
-            ["an operation on the stream failed: rank 1 is lost; told after 1.5 ms", "goes on"],
+            [
+                "an operation on the stream failed: rank 1 is lost; told after 1.5 ms",
+                "goes on",
+                "nothing"
+            ],
             [],
-            ["rank 1 is lost; told after 0.5 ms", "goes on"]
+            ["rank 1 is lost; told after 0.5 ms", "goes on", "nothing"]
         ]);
         let row = row("streams::faults::killed::inside_a_replay", &ranks).unwrap();
         assert_eq!((&*row.fault, &*row.place), ("a rank's process: killed", "inside a replay"));

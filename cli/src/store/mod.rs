@@ -43,6 +43,9 @@ pub struct Args {
     /// Most connections at a time; 131072, or what the limit of open files allows
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     connections: Option<usize>,
+    /// Most of them that have not identified themselves: one more takes the place of the oldest
+    #[arg(long, value_name = "N", default_value_t = ServerLimits::DEFAULT.unidentified, value_parser = at_least_one)]
+    unidentified: usize,
     /// Most keys
     #[arg(long, value_name = "N", default_value_t = ServerLimits::DEFAULT.keys, value_parser = at_least_one)]
     keys: usize,
@@ -93,6 +96,7 @@ pub fn store(args: &Args) -> Result<ExitCode, StoreError> {
     let address = resolve(&args.host, args.port)?;
     let limits = ServerLimits {
         connections: connections(args.connections),
+        unidentified: args.unidentified,
         keys: args.keys,
         stored: args.stored,
         waits: args.waits,

@@ -11,6 +11,7 @@ use super::Device;
 use super::capture::Recorded;
 use super::context::{Context, Raw};
 use super::driver::{Caller as _, cu};
+use super::event::Point;
 use super::host_memory;
 use super::queue::Queue;
 use super::stream::of_capture;
@@ -36,6 +37,8 @@ struct Inner {
     order: StreamOrder,
     /// What its work keeps alive and who watches it, if anything does.
     recorded: Option<Arc<Recorded>>,
+    /// The end of its way to the device.
+    uploaded: Option<Point>,
 }
 
 /// The graph as it was captured: destroyed when dropped.
@@ -61,10 +64,19 @@ impl Drop for Template {
 impl Drop for Inner {
     fn drop(&mut self) {
         let context = self.template.context;
+        let on_its_way = |uploaded: &Point| !uploaded.is_over() && uploaded.wait(&UPLOAD).is_err();
+        if context.can_tidy() && self.uploaded.as_ref().is_some_and(on_its_way) {
+            // Better never freed than freed under the copy engine.
+            tracing::error!(
+                "a graph is never destroyed: it has not come to its device in {UPLOAD:?}"
+            );
+            return;
+        }
         if context.can_tidy()
             && let Ok(_entered) = context.enter_aside()
         {
-            // SAFETY: this was its last holder; streams hold it until its launches are done.
+            // SAFETY: this was its last holder; streams hold it until its launches are done, and it is
+            // where it was uploaded to.
             let destroyed = unsafe { cu!(context, cuGraphExecDestroy(self.exec.0)) };
             context.complain("destroying an executable graph", destroyed);
         }
@@ -95,18 +107,20 @@ impl Graph {
         // SAFETY: writes one handle; the graph is alive.
         unsafe { cu!(context, cuGraphInstantiateWithFlags(&raw mut exec, raw, 0)) }?;
         let order = StreamOrder::new(&crate::Device::Cuda(Device::of(context)));
-        let graph = Graph(Arc::new(Inner { template, exec: Raw(exec), nodes, order, recorded }));
+        let exec = Raw(exec);
+        let mut inner = Inner { template, exec, nodes, order, recorded, uploaded: None };
         if context.table().cuGraphUpload().is_ok() {
             // What its first launch would else have to get: that can wait for kernels, which may by then
-            // wait for this launch. Waited for, so that nobody ends a graph that is on its way.
+            // wait for this launch.
             let (copier, uploaded) = (context.copier()?, context.point()?);
             // SAFETY: both are alive.
-            unsafe { cu!(context, cuGraphUpload(graph.0.exec.0, copier)) }?;
+            unsafe { cu!(context, cuGraphUpload(inner.exec.0, copier)) }?;
             uploaded.record(copier)?;
-            // An upload that takes longer has no use any more, and does no harm.
+            // One that takes longer is looked for again when the graph ends.
             let _ = uploaded.wait(&UPLOAD);
+            inner.uploaded = Some(uploaded);
         }
-        Ok(graph)
+        Ok(Graph(Arc::new(inner)))
     }
 
     /// Enqueues it; what has to be kept until it has run. The context is current.

@@ -105,7 +105,7 @@ pub(crate) struct Record {
 
 /// Ranks disagree about something that must be equal. The same on every rank; nothing was mapped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("ranks disagree about {field}: {}", list(.values))]
+#[error("ranks disagree about {field}, of which all must have one: {}", list(.values))]
 pub struct Mismatch {
     /// What they disagree about.
     pub field: String,
@@ -362,7 +362,7 @@ mod tests {
         let told = compare(&[old.clone(), new, old]).unwrap_err();
         assert_eq!(
             told.to_string(),
-            "ranks disagree about kernels: old on ranks 0, 2, new on rank 1"
+            "ranks disagree about kernels, of which all must have one: old on ranks 0, 2, new on rank 1"
         );
         assert_eq!(told.ranks(), RankSet::one(1));
     }
@@ -383,7 +383,10 @@ mod tests {
         let other = record(&[("tables", "c")]);
         assert_eq!(compare(&[none.clone(), both, first, second.clone()]), Ok(()));
         let told = compare(&[none, other, second]).unwrap_err();
-        assert_eq!(told.to_string(), "ranks disagree about tables: c on rank 1, b on rank 2");
+        assert_eq!(
+            told.to_string(),
+            "ranks disagree about tables, of which all must have one: c on rank 1, b on rank 2"
+        );
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub enum StoreError {
     },
     /// An argument beyond the store's limits; nothing was sent or stored.
     #[error(
-        "{store}: {operation} of {}: {what} of {found} is over the limit of {limit}",
+        "{store}: {operation} of {}: {what} of {found} is over the limit of {limit}: send less, or give the server more",
         KeyList(keys)
     )]
     TooLarge {

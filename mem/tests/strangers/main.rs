@@ -16,6 +16,7 @@ mod users;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 type Failed = libtest_mimic::Failed;
 
@@ -46,5 +47,12 @@ fn main() -> ExitCode {
         trial("what_a_store_refuses_its_log_tells", None, port::refusals_are_told),
         trial("a_token_shows_nowhere", None, secret::nowhere),
     ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    let mut arguments = Arguments::from_args();
+    // Each takes as many descriptors as it gets.
+    arguments.test_threads = Some(1);
+    let most = getrlimit(Resource::Nofile);
+    if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: most.maximum, ..most }) {
+        println!("the limit on descriptors stays: {e}");
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -175,7 +175,7 @@ pub fn ranks_meet() -> Result<(), Failed> {
     if most > DESCRIPTORS || grown > MEMORY {
         return Err(format!("{most} descriptors, {grown} bytes more").into());
     }
-    // The ones who read slowly or wrote half were there: one of them gave way, and says so.
+    // What each kind was refused for is told.
     let log = run.logs()?.into_iter().find(|(path, _)| path.ends_with("store"));
     let (_, log) = log.ok_or("no log of the store")?;
     for told in ["is over the limit of", "makes room", "is unknown", "is not VALIDATE"] {

@@ -14,17 +14,22 @@ use super::args::{SymmemPut, SymmemSignal};
 pub const SYMMEM_SYNC_CUH: (&str, &str) =
     ("symmem_sync.cuh", include_str!("../../kernels/symmem_sync.cuh"));
 
+/// What it includes in kernels that are compiled to stall.
+#[doc(hidden)]
+pub const SYMMEM_STALLS_CUH: (&str, &str) =
+    ("symmem_stalls.cuh", include_str!("../../kernels/symmem_stalls.cuh"));
+
 /// The kernels of this crate.
 pub static SIGNALS: KernelSource = KernelSource {
     name: "symmem-sync",
     file: ("signals.cu", include_str!("../../kernels/signals.cu")),
-    headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH],
+    headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH, SYMMEM_STALLS_CUH],
 };
 
 /// What can be compiled of this crate.
 pub static UNITS: KernelUnits = KernelUnits {
     name: "sync",
-    headers: &[SYMMEM_SYNC_CUH],
+    headers: &[SYMMEM_SYNC_CUH, SYMMEM_STALLS_CUH],
     each: |visit| visit(&Unit { source: &SIGNALS, defines: &[] }),
 };
 

@@ -154,6 +154,7 @@ struct Findings<'a> {
     place: String,
     backend: &'static str,
     test: String,
+    passed: bool,
     /// By rank.
     ranks: &'a [Vec<String>],
 }
@@ -183,7 +184,7 @@ impl Runner {
         let ending = if test.is_isolated() {
             let mut pool = Pool::start(place)?;
             let ending = pool.run(&request);
-            self.write(place, test, pool.findings())?;
+            self.write(place, test, &ending, pool.findings())?;
             ending
         } else {
             let pool = match self.pool.take().filter(|pool| pool.place() == place) {
@@ -195,7 +196,7 @@ impl Runner {
             if !whole {
                 self.pool = None;
             }
-            self.write(place, test, &findings)?;
+            self.write(place, test, &ending, &findings)?;
             ending
         };
         self.times.push((since.elapsed(), format!("{place}::{}", test.name())));
@@ -209,7 +210,13 @@ impl Runner {
     }
 
     /// Writes down what ranks found, if they did and somebody wants it.
-    fn write(&mut self, place: Place, test: &Test, ranks: &[Vec<String>]) -> Result<(), String> {
+    fn write(
+        &mut self,
+        place: Place,
+        test: &Test,
+        ending: &Ending,
+        ranks: &[Vec<String>],
+    ) -> Result<(), String> {
         let Some(file) = &mut self.findings else { return Ok(()) };
         if ranks.iter().all(Vec::is_empty) {
             return Ok(());
@@ -218,6 +225,7 @@ impl Runner {
             place: place.to_string(),
             backend: place.backend.name(),
             test: test.name(),
+            passed: *ending == Ending::Passed,
             ranks,
         };
         let line = serde_json::to_string(&line).map_err(|e| e.to_string())?;

@@ -15,6 +15,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(memory_waits_for_those_who_have_it_mapped).at_least(2),
     test!(memory_outlives_its_handle).at_least(2),
     test!(nothing_is_left_of_a_thousand_groups),
+    test!(ten_thousand_allocations_registered_and_freed),
     test!(twenty_overlapping_groups_under_1024_descriptors).at_least(2),
 ];
 
@@ -83,6 +84,25 @@ fn nothing_is_left_of_a_thousand_groups(context: &Context) -> Verdict {
         context.step(format_args!("round {n}"));
         round(n)?;
     }
+    context.meet()?;
+    check!(retired_becomes(0), "{} are still retired", collect());
+    before.check_no_more(context)
+}
+
+/// Fresh memory each time; a twentieth of them unless long runs were asked for.
+fn ten_thousand_allocations_registered_and_freed(context: &Context) -> Verdict {
+    let rounds = if context.soak() { 10_000 } else { 500 };
+    let group = context.group()?;
+    let round = || -> Verdict {
+        let tensor = Tensor::<u32>::zeros(context.device(), &[100])?;
+        group.rendezvous(&tensor, &group.wait())?;
+        Ok(())
+    };
+    round()?;
+    context.meet()?;
+    check!(retired_becomes(0), "{} are retired from before", collect());
+    let before = Holdings::of_all_ranks(context)?;
+    (0..rounds).try_for_each(|_| round())?;
     context.meet()?;
     check!(retired_becomes(0), "{} are still retired", collect());
     before.check_no_more(context)

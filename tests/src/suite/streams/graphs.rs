@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use symmem_hal::types::Bytes;
 use symmem_hal::{Capture, CaptureError, Graph, Stream, StreamMode, SyncError};
 use symmem_mem::{Failure, Group, Options};
 use symmem_sync::{Channel, Lane, LaneError, Lanes as _, Signals as _};
@@ -15,6 +16,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(launches_do_what_calls_do),
     test!(launches_and_calls_on_an_inline_stream),
     test!(launches_advance_the_epoch_over_every_turn),
+    test!(launched_by_two_threads_at_once),
     test!(captured_and_never_launched_is_nothing),
     test!(a_graph_over_two_streams_leaves_the_pad_empty).at_least(2),
     test!(copies_from_a_peer_in_a_graph),
@@ -94,6 +96,40 @@ fn launches_advance_the_epoch_over_every_turn(context: &Context) -> Verdict {
         let group = context.group_with(&Options { first_epoch, ..options(context.size()) })?;
         mixed(context, &group, &context.device().stream(StreamMode::Worker)?, 30)?;
     }
+    Ok(())
+}
+
+/// Each on a lane and a stream of its own, mixed with calls.
+fn launched_by_two_threads_at_once(context: &Context) -> Verdict {
+    let options = options(context.size());
+    let workspace = Bytes::new(options.workspace.get() / 2 + 65536);
+    let group = context.group_with(&Options { max_lanes: 2, workspace, ..options })?;
+    let lanes = group.lanes(2, &PATIENT)?;
+    let gathers = [Gather::new(&group)?, Gather::new(&group)?];
+    let stream = || context.device().stream(StreamMode::Worker);
+    let streams = [stream()?, stream()?];
+    let graph = |i: usize| capture(lanes[i], &gathers[i], &streams[i], &[1, 2]);
+    let graphs = [graph(0)?, graph(1)?];
+    context.ready()?;
+    std::thread::scope(|scope| {
+        let (lanes, gathers, streams, graphs) = (&lanes, &gathers, &streams, &graphs);
+        let both = [0, 1].map(|i| {
+            scope.spawn(move || -> Verdict {
+                for round in 0..40 {
+                    gathers[i].offer(round)?;
+                    graphs[i].launch(&streams[i], &PATIENT)?;
+                    gathers[i].issue(lanes[i], &streams[i], &PATIENT, 3)?;
+                    streams[i].synchronize(&PATIENT)?;
+                    gathers[i].check(round)?;
+                }
+                Ok(())
+            })
+        });
+        both.into_iter().try_for_each(|thread| {
+            thread.join().unwrap_or_else(|_| Err(TestError::failed("a thread panicked")))
+        })
+    })?;
+    group.check()?;
     Ok(())
 }
 

@@ -97,13 +97,15 @@ fn tally(context: &Context, checked: bool) -> Result<BTreeMap<&'static str, u64>
         scene = failure.is_none().then_some(current);
     }
     let counts: Vec<_> = tally.iter().map(|(what, count)| format!("{what}: {count}")).collect();
-    context.found(format_args!("of {tries} tries, wrong results: 0, {}", counts.join(", ")));
+    context.found(format_args!("no wrong result in {tries} tries: {}", counts.join(", ")));
     Ok(tally)
 }
 
 fn a_checked_lane_tells_of_it(context: &Context) -> Verdict {
     let found = tally(context, true)?;
     check!(!found.contains_key("TimedOut"), "{found:?}");
+    // In a third of the tries, ranks begin in different orders.
+    check!(found.contains_key("LaneBusy") || found.contains_key("CallMismatch"), "{found:?}");
     Ok(())
 }
 

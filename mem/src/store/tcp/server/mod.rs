@@ -27,9 +27,9 @@ pub use stats::{ConnectionStats, ServerStats};
 /// What a server lets its clients use. Exceeding one closes the connection that did, with a line in
 /// the log that has the limit and both numbers: the protocol has no other refusal.
 ///
-/// What clients use together is taken from who has most of it. A connection that holds less than
-/// `buffered / connections` bytes is never closed for the sake of others, and one that has identified
-/// itself not for those that have not.
+/// Bytes under way are taken from who has most of them: a connection that holds less than
+/// `buffered / connections` is never closed for the sake of others, and one that has identified itself not
+/// for those that have not. Of all else that clients use together, who comes last is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
     /// Of single messages.

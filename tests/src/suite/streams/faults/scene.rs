@@ -67,7 +67,9 @@ pub(super) fn struck(context: &Context, strike: Strike, point: Point) -> Verdict
         scene.attempt()?
     };
     if strike.is_survived() { scene.check_unharmed(ended) } else { scene.check_lost(ended) }?;
-    before.check_nothing_left()
+    before.check_nothing_left()?;
+    context.found("nothing");
+    Ok(())
 }
 
 impl<'c> Scene<'c> {

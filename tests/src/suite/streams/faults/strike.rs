@@ -62,7 +62,7 @@ impl Strike {
         match self {
             Strike::Kill | Strike::KillInNamespaces => tombstone.die(),
             Strike::KillWithChild => {
-                fork_a_sleeper();
+                fork_a_sleeper()?;
                 tombstone.die();
             }
             Strike::Exit | Strike::Leak => {
@@ -82,14 +82,19 @@ fn leave_namespaces() -> rustix::io::Result<()> {
 }
 
 /// A child that holds copies of all that this process has open, for longer than anybody may wait.
-fn fork_a_sleeper() {
+fn fork_a_sleeper() -> Result<(), TestError> {
     // SAFETY: the child calls what `signal-safety(7)` allows, and never returns.
     unsafe {
-        if libc::fork() == 0 {
-            libc::sleep(4);
-            libc::_exit(0);
+        match libc::fork() {
+            -1 => return Err(TestError::failed("no child")),
+            0 => {
+                libc::sleep(4);
+                libc::_exit(0);
+            }
+            _ => {}
         }
     }
+    Ok(())
 }
 
 /// Stops this process; a helper lets it go on.
