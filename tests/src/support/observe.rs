@@ -7,6 +7,7 @@ use rustix::process::Pid;
 
 use super::eventually;
 use crate::runner::{Context, TestError};
+#[cfg(feature = "sync")]
 use crate::{check, check_eq};
 
 /// What a process can leak.
@@ -82,6 +83,7 @@ impl Holdings {
     }
 }
 
+#[cfg(feature = "sync")]
 impl Holdings {
     /// What the process had when its test began is all that it has: no descriptor, mapping or child
     /// stays, nor a file in `/dev/shm`. For survivors, that let go of everything.
@@ -121,6 +123,7 @@ fn shared_files() -> Vec<String> {
 }
 
 /// Whether a thread of this process leads the meetings of a run.
+#[cfg(feature = "sync")]
 fn leads() -> bool {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let name = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("comm")).ok();

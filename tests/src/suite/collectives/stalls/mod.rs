@@ -17,10 +17,10 @@ use crate::runner::Test;
 use crate::test;
 
 pub(super) const TESTS: &[Test] = &[
-    test!(each_rank_at_each_step).ranks(2, 4).seconds(240),
-    test!(beyond_the_bound_of_operations).ranks(2, 4).seconds(240),
-    test!(beyond_the_bound_of_signals).ranks(2, 4).seconds(240),
-    test!(a_rank_that_reports).ranks(2, 4),
+    test!(each_rank_at_each_step).ranks(2, 3).seconds(240),
+    test!(beyond_the_bound_of_operations).ranks(2, 3).seconds(240),
+    test!(beyond_the_bound_of_signals).ranks(2, 3).seconds(240),
+    test!(a_rank_that_reports).ranks(2, 3),
 ];
 
 #[cfg(not(feature = "stalls"))]
