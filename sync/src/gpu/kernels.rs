@@ -29,7 +29,7 @@ pub static SIGNALS: KernelSource = KernelSource {
 /// What can be compiled of this crate.
 pub static UNITS: KernelUnits = KernelUnits {
     name: "sync",
-    headers: &[SYMMEM_SYNC_CUH, SYMMEM_STALLS_CUH],
+    headers: &[SYMMEM_SYNC_CUH],
     each: |visit| visit(&Unit { source: &SIGNALS, defines: &[] }),
 };
 

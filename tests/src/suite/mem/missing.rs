@@ -158,7 +158,7 @@ fn a_cancelled_meeting_is_cancelled_for_all(context: &Context) -> Verdict {
             scope.spawn(move || eventually(|| is_asleep(me)).then(|| cancelling.cancel()));
             PATIENT.with_cancel(token)
         } else {
-            Wait::seconds(5)
+            Wait::seconds(2)
         };
         Ok::<_, TestError>(check_err!(group.rendezvous(&view, &wait), RendezvousError::Exchange(_)))
     })?;
