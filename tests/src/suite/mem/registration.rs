@@ -136,6 +136,9 @@ fn another_backend_on_one_rank_is_found(_: &Context) -> Verdict {
     let error = check_err!(made, RendezvousError::Mismatch(_));
     check_eq!(error.kind(), Kind::Disagreement);
     let text = error.to_string();
-    check!(text.ends_with("the backend: host on rank 0, stub on rank 1"), "{text}");
+    check!(
+        text.ends_with("the backend, of which all must have one: host on rank 0, stub on rank 1"),
+        "{text}"
+    );
     Ok(())
 }
