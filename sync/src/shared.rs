@@ -241,9 +241,8 @@ impl Shared {
     /// An operation was enqueued on `stream`: its outcome is asked for when the stream is
     /// synchronised, and its end awaited when the group is left.
     pub(crate) fn enqueued(self: &Arc<Self>, stream: &Stream) {
-        if self.remember(stream) {
-            self.watch(stream);
-        }
+        self.watch(stream);
+        self.remember(stream);
     }
 
     /// Lets a stream's `synchronize`, or each launch of the graph that it records, report what became
@@ -253,17 +252,15 @@ impl Shared {
         stream.watch(Arc::downgrade(&health));
     }
 
-    /// Work was enqueued on `stream` whose end is awaited when the group is left. Whether there was none
-    /// before, or some on another since: what is remembered last is watched already.
-    fn remember(&self, stream: &Stream) -> bool {
+    /// Work was enqueued on `stream` whose end is awaited when the group is left.
+    fn remember(&self, stream: &Stream) {
         let mut used = self.used.lock();
         if used.last().is_some_and(|s| s.id() == stream.id()) {
-            return false;
+            return;
         }
         // A stream that is idle has nothing to wait for, and is not kept alive for this.
         used.retain(|s| s.id() != stream.id() && !s.is_idle());
         used.push(stream.clone());
-        true
     }
 
     /// That a stream runs the group's kernels.
