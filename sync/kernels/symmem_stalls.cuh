@@ -1,5 +1,5 @@
 // symmem_stalls.cuh: delays of one rank at one step, for tests. Included by symmem_sync.cuh, in kernels that
-// are compiled with SYMMEM_STALLS.
+// are compiled with SYMMEM_STALLS, and by tests that name a step.
 
 #ifndef SYMMEM_STALLS_CUH
 #define SYMMEM_STALLS_CUH
@@ -53,9 +53,5 @@ __device__ __attribute__((noinline)) inline void stall(u64 page, u32 step) {
 }
 
 }  // namespace symmem
-
-#define SYMMEM_STALL(page, step) ::symmem::stall(page, step)
-// Of a warp, which goes on together.
-#define SYMMEM_STALL_WARP(page, step) (::symmem::stall(page, step), ::symmem::warp_sync())
 
 #endif  // SYMMEM_STALLS_CUH

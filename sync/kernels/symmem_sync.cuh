@@ -93,6 +93,9 @@ template <class T> SYMMEM_FN T* pointer(u64 address) { return reinterpret_cast<T
 // memory, in which a test says who waits: empty where kernels are not compiled for that.
 #ifdef SYMMEM_STALLS
 #include "symmem_stalls.cuh"
+#define SYMMEM_STALL(page, step) ::symmem::stall(page, step)
+// Of a warp, which goes on together.
+#define SYMMEM_STALL_WARP(page, step) (::symmem::stall(page, step), ::symmem::warp_sync())
 #else
 #define SYMMEM_STALL(page, step)
 #define SYMMEM_STALL_WARP(page, step)

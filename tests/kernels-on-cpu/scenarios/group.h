@@ -7,6 +7,7 @@
 
 #include "machine.h"
 #include "plan.cuh"
+#include "symmem_stalls.cuh"
 
 namespace sim {
 

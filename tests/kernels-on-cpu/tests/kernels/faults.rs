@@ -89,5 +89,5 @@ pub const FAULTS: &[Fault] = faults! {
     "stalled_barriers_that_miss_who_went_on": Signals "stalls",
         "signals.cu" "{ return theirs == mine || theirs == after(mine); }" => "{ return theirs == mine; }";
     "stalled_for_no_time": Failures "stalls",
-        "symmem_sync.cuh" "  fetch_increment(counts + 1, ~0u);\n" => "  return;\n";
+        "symmem_stalls.cuh" "  fetch_increment(counts + 1, ~0u);\n" => "  return;\n";
 };
