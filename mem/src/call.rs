@@ -27,6 +27,12 @@ pub enum Operation {
     ReduceScatterOffset = 7,
     /// An all-to-all that moves one dimension of a tensor into another.
     AllToAllNd = 8,
+    /// Every rank sends each rank as many rows as its splits on the device say.
+    AllToAllVdev = 9,
+    /// The same of rows for experts, whose receivers have each expert's rows together.
+    AllToAllVdev2d = 10,
+    /// The same the other way round: rows go back to where they came from.
+    AllToAllVdev2dOffset = 11,
     /// An operation of a layer that this library does not have.
     Custom = 255,
 }
@@ -44,6 +50,9 @@ impl Operation {
             Operation::AllToAll => "all_to_all",
             Operation::ReduceScatterOffset => "reduce_scatter_offset",
             Operation::AllToAllNd => "all_to_all_nd",
+            Operation::AllToAllVdev => "all_to_all_vdev",
+            Operation::AllToAllVdev2d => "all_to_all_vdev_2d",
+            Operation::AllToAllVdev2dOffset => "all_to_all_vdev_2d_offset",
             Operation::Custom => "custom operation",
         }
     }
@@ -60,6 +69,9 @@ impl Operation {
             6 => Some(Operation::AllToAll),
             7 => Some(Operation::ReduceScatterOffset),
             8 => Some(Operation::AllToAllNd),
+            9 => Some(Operation::AllToAllVdev),
+            10 => Some(Operation::AllToAllVdev2d),
+            11 => Some(Operation::AllToAllVdev2dOffset),
             255 => Some(Operation::Custom),
             _ => None,
         }

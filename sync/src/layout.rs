@@ -182,6 +182,12 @@ impl Layout {
         Layout { first_epoch, ..self }
     }
 
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.rank as usize
+    }
+
     /// Ranks of the group.
     #[must_use]
     pub fn world(&self) -> usize {

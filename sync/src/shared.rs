@@ -8,8 +8,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use symmem_hal::types::BackendKind;
 use symmem_hal::{
-    AccessError, AllocError, Capture, Device, DeviceError, Event, Fault, Health, Kind, LoadError,
-    Memory, Stream, StreamOrder, SyncError, Wait,
+    AccessError, AllocError, Capture, Device, DeviceError, Event, Fault, Health, ImportError, Kind,
+    LoadError, Memory, Stream, StreamOrder, SyncError, Wait,
 };
 use symmem_mem::liveness::Status;
 use symmem_mem::{Failure, Group, Layer};
@@ -111,6 +111,9 @@ pub enum PrepareError {
     /// Its memory cannot be written.
     #[error(transparent)]
     Access(#[from] AccessError),
+    /// Its device cannot reach memory of the CPU that its kernels are to write.
+    #[error(transparent)]
+    Import(#[from] Arc<ImportError>),
 }
 
 impl Fault for PrepareError {
@@ -124,6 +127,7 @@ impl Fault for PrepareError {
             PrepareError::Capturing => Kind::InvalidArgument,
             PrepareError::Stream(e) => e.kind(),
             PrepareError::Access(e) => e.kind(),
+            PrepareError::Import(e) => e.kind(),
         }
     }
 }
@@ -137,6 +141,12 @@ impl From<DeviceError> for PrepareError {
 impl From<AllocError> for PrepareError {
     fn from(error: AllocError) -> Self {
         PrepareError::Alloc(Arc::new(error))
+    }
+}
+
+impl From<ImportError> for PrepareError {
+    fn from(error: ImportError) -> Self {
+        PrepareError::Import(Arc::new(error))
     }
 }
 

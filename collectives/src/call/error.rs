@@ -183,15 +183,18 @@ impl Fault for CallError {
     }
 }
 
-/// Implements [`Fault`] for the error of an operation: what is neither `Failed` nor `Call` is a
-/// shape that the operation does not take.
+/// Implements [`Fault`] for the error of an operation, by variants that hold an error: `Failed`, `Call` and
+/// those named. All else is a shape that the operation does not take.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! faults {
-    ($($error:ident),*) => {$(
+    ($error:ident $(: $($other:ident),+)?) => {
         impl symmem_hal::Fault for $error {
             fn kind(&self) -> symmem_hal::Kind {
                 match self {
                     $error::Failed(e) => e.kind(),
                     $error::Call(e) => e.kind(),
+                    $($($error::$other(e) => e.kind(),)+)?
                     #[allow(unreachable_patterns, reason = "some operations take every shape")]
                     _ => symmem_hal::Kind::InvalidArgument,
                 }
@@ -201,11 +204,12 @@ macro_rules! faults {
                 match self {
                     $error::Failed(e) => e.ranks(),
                     $error::Call(e) => e.ranks(),
+                    $($($error::$other(e) => e.ranks(),)+)?
                     #[allow(unreachable_patterns, reason = "some operations take every shape")]
                     _ => symmem_hal::types::RankSet::new(),
                 }
             }
         }
-    )*};
+    };
 }
 pub(crate) use faults;

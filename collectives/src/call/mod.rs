@@ -4,6 +4,7 @@ mod buffer;
 mod error;
 mod launch;
 mod plan;
+mod site;
 
 use core::fmt;
 
@@ -11,7 +12,7 @@ use symmem_hal::types::{Bytes, ReduceOp};
 use symmem_hal::{Fault, Stream, Wait};
 use symmem_mem::call::Operation;
 use symmem_mem::{Failure, Group, View};
-use symmem_sync::{Lane, LaneError, Lanes as _};
+use symmem_sync::{Lane, LaneError};
 
 pub use buffer::Buffer;
 pub(crate) use error::faults;
@@ -20,6 +21,7 @@ pub use error::{CallError, NoMultimem};
 pub(crate) use launch::Symmetric;
 pub(crate) use launch::prepare;
 pub(crate) use plan::{Access, Block, Geometry, Pitch, Plan};
+pub use site::Site;
 
 use crate::choice::Algorithm;
 
@@ -37,11 +39,8 @@ use crate::choice::Algorithm;
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing happens before run() or on()"]
 pub struct Call<'a, O> {
-    group: &'a Group,
-    lane: Option<Lane<'a>>,
+    site: Site<'a>,
     algorithm: Algorithm,
-    tag: u64,
-    wait: Option<&'a Wait>,
     pub(crate) what: O,
 }
 
@@ -127,13 +126,13 @@ impl<'a> Request<'a> {
 
 impl<'a, O: Collective> Call<'a, O> {
     pub(crate) fn new(group: &'a Group, what: O) -> Self {
-        Call { group, lane: None, algorithm: Algorithm::Auto, tag: 0, wait: None, what }
+        Call { site: Site::new(group), algorithm: Algorithm::Auto, what }
     }
 
     /// The lane it runs on, instead of the group's default lane.
     #[inline]
     pub fn lane(self, lane: Lane<'a>) -> Self {
-        Call { lane: Some(lane), ..self }
+        Call { site: Site { lane: Some(lane), ..self.site }, ..self }
     }
 
     /// The algorithm, instead of the one that the table gives for the size.
@@ -145,7 +144,7 @@ impl<'a, O: Collective> Call<'a, O> {
     /// A number of the caller's that must be equal on every rank: a layer's index, say.
     #[inline]
     pub fn tag(self, tag: u64) -> Self {
-        Call { tag, ..self }
+        Call { site: Site { tag, ..self.site }, ..self }
     }
 
     /// The bound on its waits, instead of the group's. Where it fails while another rank that lives is
@@ -153,7 +152,7 @@ impl<'a, O: Collective> Call<'a, O> {
     /// all tell the same.
     #[inline]
     pub fn wait(self, wait: &'a Wait) -> Self {
-        Call { wait: Some(wait), ..self }
+        Call { site: Site { wait: Some(wait), ..self.site }, ..self }
     }
 
     /// Issues it on the group's own stream and waits for it: it has happened at return.
@@ -162,11 +161,7 @@ impl<'a, O: Collective> Call<'a, O> {
     ///
     /// The operation's own; all but a [`Failure`] are found before anything is sent.
     pub fn run(self) -> Result<(), O::Error> {
-        let lane = self.lane_of_group()?;
-        let default = self.group.wait();
-        let wait = self.wait.unwrap_or(&default);
-        self.issue(&lane, lane.default_stream(), wait)?;
-        lane.settle(lane.default_stream(), wait).map_err(failed)
+        self.site.run(|lane, stream, wait| self.issue(lane, stream, wait), failed)
     }
 
     /// Issues it on a stream. On an inline stream it has happened at return; on another,
@@ -176,8 +171,7 @@ impl<'a, O: Collective> Call<'a, O> {
     ///
     /// As [`run`](Self::run).
     pub fn on(self, stream: &Stream) -> Result<(), O::Error> {
-        let default = self.group.wait();
-        self.issue(&self.lane_of_group()?, stream, self.wait.unwrap_or(&default))
+        self.site.on(stream, |lane, stream, wait| self.issue(lane, stream, wait))
     }
 
     /// What algorithm it will take.
@@ -186,28 +180,19 @@ impl<'a, O: Collective> Call<'a, O> {
     ///
     /// Where it could not be issued, as [`run`](Self::run).
     pub fn chosen(&self) -> Result<Algorithm, O::Error> {
-        let lane = self.lane_of_group()?;
-        let (kept, request) = (launch::kept(self.group)?, self.what.request(self.group)?);
+        let (group, lane) = (self.site.group, self.site.lane()?);
+        let (kept, request) = (launch::kept(group)?, self.what.request(group)?);
         let found = launch::Found::default();
-        Ok(launch::choose(kept, self.group, &lane, self.algorithm, &request, &found)?)
-    }
-
-    fn lane_of_group(&self) -> Result<Lane<'a>, CallError> {
-        let default = self.group.lane()?;
-        match self.lane {
-            None => Ok(default),
-            // Lanes of one group share one layout.
-            Some(lane) if core::ptr::eq(lane.layout(), default.layout()) => Ok(lane),
-            Some(_) => Err(CallError::Lane),
-        }
+        Ok(launch::choose(kept, group, &lane, self.algorithm, &request, &found)?)
     }
 
     fn issue(&self, lane: &Lane<'_>, stream: &Stream, wait: &Wait) -> Result<(), O::Error> {
-        let request = self.what.request(self.group)?;
-        let kept = launch::kept(self.group)?;
+        let Site { group, tag, .. } = self.site;
+        let request = self.what.request(group)?;
+        let kept = launch::kept(group)?;
         let found = launch::Found::default();
-        let algorithm = launch::choose(kept, self.group, lane, self.algorithm, &request, &found)?;
-        launch::launch(kept, self.group, lane, stream, wait, &request, algorithm, &found, self.tag)
+        let algorithm = launch::choose(kept, group, lane, self.algorithm, &request, &found)?;
+        launch::launch(kept, group, lane, stream, wait, &request, algorithm, &found, tag)
             .map_err(failed)
     }
 }
@@ -221,8 +206,12 @@ fn failed<E: From<CallError> + From<Failure>>(error: impl Into<Refused>) -> E {
 }
 
 /// How a launch ends otherwise than well.
-pub(crate) enum Refused {
+#[doc(hidden)]
+#[derive(Debug)]
+pub enum Refused {
+    /// The group has failed.
     Failed(Failure),
+    /// It could not be issued.
     Call(CallError),
 }
 

@@ -121,10 +121,12 @@ pub enum Layer {
     Sync = 0,
     /// Kernels of collectives.
     Collectives = 1,
+    /// Kernels of routed rows, and what became of calls.
+    Moe = 2,
 }
 
 impl Layer {
-    const COUNT: usize = 2;
+    const COUNT: usize = 3;
 }
 
 /// What a group is about to be made of.

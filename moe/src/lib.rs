@@ -1,0 +1,77 @@
+//! Mixture-of-Experts layer of symmem: rows that go to the ranks of their experts, and back.
+//!
+//! # Does
+//!
+//! The operations of [`Moe`]:
+//!
+//! | operation | what a rank gets |
+//! |---|---|
+//! | [`all_to_all_vdev`](Moe::all_to_all_vdev) | rows from every rank, by rank |
+//! | [`all_to_all_vdev_2d`](Moe::all_to_all_vdev_2d) | rows from every rank for each of its experts, by expert, padded as a grouped matrix product likes it |
+//! | [`all_to_all_vdev_2d_offset`](Moe::all_to_all_vdev_2d_offset) | those rows back where they came from |
+//!
+//! - *Splits stay on the device*: the host reads none, so that a call is one launch and can be captured, and
+//!   each replay moves as many rows as the splits say then.
+//! - *One verdict before a row moves*: all ranks have all splits first. Rows that do not fit, negative
+//!   splits, splits beyond the input are a [`Refusal`] with the same numbers on every rank; nothing has
+//!   moved, and the group goes on. Or rows that do not fit are [dropped](Overflow::Drop), in an order that
+//!   is stated, and counted.
+//! - *Any number of experts and ranks*, none of whose rows may be any number.
+//!
+//! # Does not
+//!
+//! - Change a bit of what it moves; write padding, or rows that no split names.
+//! - Take what it cannot do right: overlapping tensors, private outputs, splits of another type are errors
+//!   before anything is sent.
+//!
+//! # Choices
+//!
+//! - *Ranks push*: rows go from the input straight to their place in the output of their rank, once that
+//!   rank's message has come, which says that its output is there to be written. Nothing is staged, and the
+//!   input is free at the end.
+//! - *A refusal is told late, never early*: the call that tells of one is issued all the same. A rank that
+//!   has heard of it already and one that has not do the same, so that nobody waits for somebody who will
+//!   not come.
+//!
+//! # Two ranks
+//!
+//! ```
+//! use symmem_moe::Moe;
+//! use symmem_moe::mem::{Tensor, launch};
+//!
+//! // Each rank has three rows: one for rank 0, two for rank 1.
+//! let received = launch::threads(2, |group| {
+//!     let device = group.device();
+//!     let rows = Tensor::<f32>::zeros(device, &[3, 2])?;
+//!     let splits = Tensor::<i64>::zeros(device, &[2])?;
+//!     let output = Tensor::<f32>::zeros(device, &[4, 2])?;
+//!     let output_splits = Tensor::<i64>::zeros(device, &[2, 2])?;
+//!     let _memory = group.rendezvous(&output, &group.wait())?;
+//!     rows.write(&[group.rank().index() as f32; 6])?;
+//!     splits.write(&[1, 2])?;
+//!     group.all_to_all_vdev(&rows, &splits, &output, &output_splits).run()?;
+//!     Ok::<_, Box<dyn std::error::Error + Send + Sync>>((output.to_vec()?, output_splits.to_vec()?))
+//! })?;
+//! let received: Vec<_> = received.into_iter().map(Result::unwrap).collect();
+//! assert_eq!(received[0], (vec![0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0], vec![1, 1, 0, 1]));
+//! assert_eq!(received[1], (vec![0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0], vec![2, 2, 0, 2]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod all_to_all_vdev;
+mod call;
+#[cfg(feature = "cuda")]
+pub mod gpu;
+mod group;
+mod host;
+mod kept;
+mod verdict;
+
+pub use all_to_all_vdev::{AllToAllVdev, AllToAllVdevError, Overflow};
+pub use call::{Call, Exchange};
+pub use group::{Moe, VerdictError};
+pub use symmem_collectives as collectives;
+pub use symmem_hal as hal;
+pub use symmem_mem as mem;
+pub use symmem_sync as sync;
+pub use verdict::{Reason, Refusal};
