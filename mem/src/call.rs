@@ -33,6 +33,10 @@ pub enum Operation {
     AllToAllVdev2d = 10,
     /// The same the other way round: rows go back to where they came from.
     AllToAllVdev2dOffset = 11,
+    /// Tokens go to the ranks of the experts that they have chosen.
+    Dispatch = 12,
+    /// Experts' rows come back to their tokens, and are summed there.
+    Combine = 13,
     /// An operation of a layer that this library does not have.
     Custom = 255,
 }
@@ -53,6 +57,8 @@ impl Operation {
             Operation::AllToAllVdev => "all_to_all_vdev",
             Operation::AllToAllVdev2d => "all_to_all_vdev_2d",
             Operation::AllToAllVdev2dOffset => "all_to_all_vdev_2d_offset",
+            Operation::Dispatch => "dispatch",
+            Operation::Combine => "combine",
             Operation::Custom => "custom operation",
         }
     }
@@ -72,6 +78,8 @@ impl Operation {
             9 => Some(Operation::AllToAllVdev),
             10 => Some(Operation::AllToAllVdev2d),
             11 => Some(Operation::AllToAllVdev2dOffset),
+            12 => Some(Operation::Dispatch),
+            13 => Some(Operation::Combine),
             255 => Some(Operation::Custom),
             _ => None,
         }

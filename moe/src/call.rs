@@ -45,6 +45,17 @@ pub struct At<'a> {
     pub(crate) tag: u64,
 }
 
+impl At<'_> {
+    /// That the stream is where the group is.
+    pub(crate) fn check_stream(&self) -> Result<(), CallError> {
+        let (group, found) = (self.group.device().kind(), self.stream.backend());
+        if group == found {
+            return Ok(());
+        }
+        Err(CallError::Backend { what: "stream", group, found })
+    }
+}
+
 impl<'a, O: Exchange> Call<'a, O> {
     pub(crate) fn new(group: &'a Group, what: O) -> Self {
         Call { site: Site::new(group), what }

@@ -1,12 +1,14 @@
 //! The operations of a group.
 
 use symmem_collectives::CallError;
+use symmem_hal::Wait;
 use symmem_mem::{Group, View};
 use symmem_sync::Lane;
 
 use crate::all_to_all_vdev::AllToAllVdev;
 use crate::call::Call;
 use crate::kept::Kept;
+use crate::routing::{Routing, RoutingError, RoutingOptions};
 use crate::verdict::Refusal;
 
 /// Routed rows of a [`Group`].
@@ -59,6 +61,14 @@ pub trait Moe {
         output: &'a (impl AsRef<View> + ?Sized),
         out_splits: &'a (impl AsRef<View> + ?Sized),
     ) -> Call<'a, AllToAllVdev<'a>>;
+
+    /// A routing, for [`dispatch`](Routing::dispatch) and [`combine`](Routing::combine), with the memory that
+    /// those need. Collective: every rank makes the same, in the same order among its rendezvous.
+    ///
+    /// # Errors
+    ///
+    /// [`RoutingError`], for other options on every rank.
+    fn routing(&self, options: &RoutingOptions, wait: &Wait) -> Result<Routing, RoutingError>;
 
     /// Whether a call that has completed on a lane was refused since this was last asked, or told by a call
     /// on the lane. Local; waits for nothing.
@@ -137,6 +147,10 @@ impl Moe for Group {
     ) -> Call<'a, AllToAllVdev<'a>> {
         let views = [input.as_ref(), in_splits.as_ref(), output.as_ref(), out_splits.as_ref()];
         Call::new(self, AllToAllVdev::combine(views))
+    }
+
+    fn routing(&self, options: &RoutingOptions, wait: &Wait) -> Result<Routing, RoutingError> {
+        Routing::new(self, options, wait)
     }
 
     fn verdict(&self, lane: Lane<'_>) -> Result<(), VerdictError> {

@@ -8,11 +8,17 @@ use symmem_mem::call::Operation;
 use symmem_sync::host::{Ended, HostMemory, LaneArgs, Session};
 
 use crate::all_to_all_vdev::{self, HostPlan};
+use crate::routing::{self, CombinePlan, DispatchPlan, OnHost};
 use crate::verdict::{Finding, Record};
 
 /// The operations of this crate.
-pub(crate) const OPERATIONS: [Operation; 3] =
-    [Operation::AllToAllVdev, Operation::AllToAllVdev2d, Operation::AllToAllVdev2dOffset];
+pub(crate) const OPERATIONS: [Operation; 5] = [
+    Operation::AllToAllVdev,
+    Operation::AllToAllVdev2d,
+    Operation::AllToAllVdev2dOffset,
+    Operation::Dispatch,
+    Operation::Combine,
+];
 
 const fn kernel_of(operation: Operation, args: usize, host: HostFn) -> Kernel {
     Kernel { name: operation.name(), args, host }
@@ -25,6 +31,8 @@ pub(crate) static KERNELS: KernelSet = KernelSet {
         kernel_of(OPERATIONS[0], size_of::<HostPlan>(), all_to_all_vdev::host::run),
         kernel_of(OPERATIONS[1], size_of::<HostPlan>(), all_to_all_vdev::host::run),
         kernel_of(OPERATIONS[2], size_of::<HostPlan>(), all_to_all_vdev::host::run),
+        kernel_of(OPERATIONS[3], size_of::<OnHost<DispatchPlan>>(), routing::host::dispatch),
+        kernel_of(OPERATIONS[4], size_of::<OnHost<CombinePlan>>(), routing::host::combine),
     ],
 };
 
@@ -127,6 +135,40 @@ impl Lane<'_> {
         }
         session.finish()
     }
+}
+
+/// What every kernel of this crate does: follows the table of its group and runs `body`.
+///
+/// # Safety
+///
+/// `args` is what the lane gave for this launch.
+pub(crate) unsafe fn kernel<P: core::fmt::Debug>(
+    context: &LaunchContext<'_>,
+    args: LaneArgs,
+    plan: &P,
+    body: impl FnOnce(&Lane<'_>, &P) -> Result<(), Ended>,
+) {
+    // SAFETY: the lane gave the table of its group, whose regions it keeps mapped.
+    let memory = unsafe { HostMemory::new(context, args.table, args.lane) };
+    let Some(memory) = memory else {
+        context.stop();
+        // Every address was checked or mapped by the layers above, so this is a bug of theirs; the peers'
+        // deadline ends the operation.
+        tracing::error!(?plan, "an operation was launched with addresses that mean nothing");
+        return;
+    };
+    // How it ended early is in the control page.
+    if body(&Lane { context, memory: &memory, args }, plan).is_err() {
+        context.stop();
+    }
+}
+
+/// Reads one word.
+pub(crate) fn read_word(lane: &Lane<'_>, from: DevicePtr) -> Result<u64, Ended> {
+    let from = lane.follow(from, 8)?;
+    // SAFETY: as many bytes are there (`follow`), of this rank's own memory, which nobody writes during the
+    // operation.
+    Ok(unsafe { from.cast::<u64>().read_unaligned() })
 }
 
 /// Copies `count` words in.

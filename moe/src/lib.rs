@@ -65,13 +65,20 @@ pub mod gpu;
 mod group;
 mod host;
 mod kept;
+mod routing;
+mod tensors;
 mod verdict;
 
 pub use all_to_all_vdev::{AllToAllVdev, AllToAllVdevError, Overflow};
 pub use call::{Call, Exchange};
 pub use group::{Moe, VerdictError};
+pub use routing::{
+    Combine, Dispatch, Layout, Origin, RoutedError, Routing, RoutingError, RoutingOptions,
+    RoutingOptionsError,
+};
 pub use symmem_collectives as collectives;
 pub use symmem_hal as hal;
 pub use symmem_mem as mem;
 pub use symmem_sync as sync;
+pub use tensors::TensorMismatch;
 pub use verdict::{Reason, Refusal};

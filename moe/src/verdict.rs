@@ -62,6 +62,24 @@ pub enum Reason {
         /// Rows of the input.
         rows: u64,
     },
+    /// A token has chosen an expert that there is not.
+    #[error("choice {index} is expert {value}, of {experts}: -1 says none")]
+    NoExpert {
+        /// Which choice, of all tokens' choices.
+        index: u64,
+        /// The expert's number.
+        value: i64,
+        /// Experts of all ranks.
+        experts: u64,
+    },
+    /// The count of tokens on the device is out of range.
+    #[error("the count of tokens is {value}, the input has {rows}")]
+    Tokens {
+        /// What it says.
+        value: i64,
+        /// Rows of the input.
+        rows: u64,
+    },
 }
 
 impl Fault for Refusal {
@@ -91,6 +109,8 @@ impl Finding {
     pub(crate) const NEGATIVE: u64 = 2;
     pub(crate) const PAST_INPUT: u64 = 3;
     pub(crate) const OUTSIDE_INPUT: u64 = 4;
+    pub(crate) const NO_EXPERT: u64 = 5;
+    pub(crate) const TOKENS: u64 = 6;
 
     pub(crate) fn new(code: u64, index: usize, value: u64, limit: u64) -> Self {
         Finding { what: code | (index as u64) << 8, value, limit }
@@ -104,6 +124,10 @@ impl Finding {
             Self::NEGATIVE => Reason::NegativeSplit { index, value: value.cast_signed() },
             Self::PAST_INPUT => Reason::PastInput { needed: value, rows: limit },
             Self::OUTSIDE_INPUT => Reason::OutsideInput { index, end: value, rows: limit },
+            Self::NO_EXPERT => {
+                Reason::NoExpert { index, value: value.cast_signed(), experts: limit }
+            }
+            Self::TOKENS => Reason::Tokens { value: value.cast_signed(), rows: limit },
             _ => return None,
         })
     }

@@ -6,27 +6,18 @@
 
 use smallvec::SmallVec;
 use symmem_hal::LaunchContext;
-use symmem_sync::host::{Ended, HostMemory, Session};
+use symmem_sync::host::{Ended, Session};
 use symmem_sync::protocol::Peers;
 
 use super::plan::{HostPlan, Vdev};
 use super::shape::{Matrix, message};
-use crate::host::{Lane, read_words, record, write_words};
+use crate::host::{Lane, kernel, read_words, record, write_words};
 
 pub(crate) unsafe fn run(context: &LaunchContext<'_>, args: *const u8) {
     // SAFETY: this kernel's arguments are a HostPlan (KERNELS), which outlives this call unwritten.
     let plan = unsafe { &*args.cast::<HostPlan>() };
-    // SAFETY: the lane gave the table of its group, whose regions it keeps mapped.
-    let memory = unsafe { HostMemory::new(context, plan.lane.table, plan.lane.lane) };
-    let Some(memory) = memory else {
-        context.stop();
-        tracing::error!(?plan, "an operation was launched with addresses that mean nothing");
-        return;
-    };
-    let lane = Lane { context, memory: &memory, args: plan.lane };
-    if exchange(&lane, &plan.vdev).is_err() {
-        context.stop();
-    }
+    // SAFETY: the lane's part is of the operation that this kernel was launched for.
+    unsafe { kernel(context, plan.lane, &plan.vdev, exchange) }
 }
 
 /// Words that a rank keeps of all ranks' splits: without an allocation up to 8 ranks of 7 experts each.

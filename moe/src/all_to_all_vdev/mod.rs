@@ -300,12 +300,8 @@ impl Exchange for AllToAllVdev<'_> {
 
     #[allow(unsafe_code, reason = "launches a kernel")]
     fn launch(&self, at: &At<'_>) -> Result<(), AllToAllVdevError> {
+        at.check_stream()?;
         let mut plan = self.plan(at.group)?;
-        let backend = at.group.device().kind();
-        if at.stream.backend() != backend {
-            let found = at.stream.backend();
-            return Err(CallError::Backend { what: "stream", group: backend, found }.into());
-        }
         let (ordinal, peers) =
             at.group.mapping(self.output).ok_or(AllToAllVdevError::NotSymmetric)?;
         plan.peers = peers;

@@ -21,6 +21,8 @@ mod turns;
 mod values;
 
 use crate::runner::Test;
+#[cfg(feature = "moe")]
+pub(super) use sizes::least_workspace;
 
 /// The tests of the layer.
 #[must_use]

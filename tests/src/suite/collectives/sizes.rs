@@ -90,7 +90,7 @@ fn around_every_threshold(context: &Context) -> Verdict {
 }
 
 /// The least workspace, as the error says that a group has which lacks it.
-pub(super) fn least_workspace(context: &Context) -> Result<Bytes, TestError> {
+pub(in crate::suite) fn least_workspace(context: &Context) -> Result<Bytes, TestError> {
     let workspace = Bytes::kib(4);
     let tiny = context.group_with(&Options { workspace, ..options(context.size()) })?;
     let error = crate::check_err!(tiny.lane(), symmem_sync::PrepareError::Workspace(_));

@@ -1,0 +1,301 @@
+//! Tokens to the ranks of their experts.
+
+use std::sync::atomic::Ordering;
+
+use arrayvec::ArrayVec;
+use symmem_collectives::CallError;
+use symmem_collectives::numerics::BlockQuantiser;
+use symmem_hal::types::DType;
+use symmem_hal::{DevicePtr, KeepAlive};
+use symmem_mem::View;
+use symmem_mem::call::{Operation, Signature};
+use symmem_sync::Issue;
+
+use super::plan::{DispatchPlan, OnHost, PAYLOADS, Payload};
+use super::{RoutedError, Routing, keep};
+use crate::all_to_all_vdev::Overflow;
+use crate::call::{At, Call, Exchange, failed};
+use crate::tensors::{Named, TensorMismatch, apart};
+
+/// Tokens go to the ranks of the experts that they have chosen; see [`Routing::dispatch`].
+#[derive(Clone, Copy, Debug)]
+pub struct Dispatch<'a> {
+    routing: &'a Routing,
+    /// `None` to go where the last dispatch went.
+    indices: Option<&'a View>,
+    weights: Option<&'a View>,
+    count: Option<&'a View>,
+    /// Sources and targets; the first one's scales, if it is quantised.
+    payloads: [Option<(&'a View, &'a View)>; PAYLOADS],
+    scales: Option<&'a View>,
+    has_too_many: bool,
+}
+
+impl Routing {
+    /// Dispatch: each token's row goes to every rank that has an expert of its choice, once, and there to the
+    /// place of each of those experts in `rows`, which is symmetric.
+    ///
+    /// `x` `[tokens, ...]`; `indices` `[tokens, choices]` of i32 or i64: experts, of which several may be the
+    /// same, or -1 for none; `rows` `[capacity, ...]` of the same type and row. The number of tokens may
+    /// differ between ranks, and between calls.
+    ///
+    /// Rows that hold no token (padding) stay as they are. `x` may be overwritten once the call has completed.
+    pub fn dispatch<'a>(
+        &'a self,
+        x: &'a (impl AsRef<View> + ?Sized),
+        indices: &'a (impl AsRef<View> + ?Sized),
+        rows: &'a (impl AsRef<View> + ?Sized),
+    ) -> Call<'a, Dispatch<'a>> {
+        self.begin(x.as_ref(), Some(indices.as_ref()), rows.as_ref())
+    }
+
+    /// Sends other rows of the same tokens to where the last dispatch has sent them: nothing is routed again,
+    /// and no counts are exchanged. In a graph too, of whatever the last dispatch before its launch was.
+    pub fn resend<'a>(
+        &'a self,
+        x: &'a (impl AsRef<View> + ?Sized),
+        rows: &'a (impl AsRef<View> + ?Sized),
+    ) -> Call<'a, Dispatch<'a>> {
+        self.begin(x.as_ref(), None, rows.as_ref())
+    }
+
+    fn begin<'a>(
+        &'a self,
+        x: &'a View,
+        indices: Option<&'a View>,
+        rows: &'a View,
+    ) -> Call<'a, Dispatch<'a>> {
+        let mut payloads = [None; PAYLOADS];
+        payloads[0] = Some((x, rows));
+        let (weights, count, scales) = (None, None, None);
+        let what = Dispatch {
+            routing: self,
+            indices,
+            weights,
+            count,
+            payloads,
+            scales,
+            has_too_many: false,
+        };
+        Call::new(self.group(), what)
+    }
+}
+
+impl<'a> Call<'a, Dispatch<'a>> {
+    /// `[tokens, choices]` of f32: the weight of each choice, which travels with the rows' origins.
+    #[inline]
+    pub fn weights(mut self, weights: &'a (impl AsRef<View> + ?Sized)) -> Self {
+        self.what.weights = Some(weights.as_ref());
+        self
+    }
+
+    /// One i64 on the device: how many tokens there are, of the rows of `x`. For graphs, whose launches may
+    /// each have another number.
+    #[inline]
+    pub fn tokens(mut self, count: &'a (impl AsRef<View> + ?Sized)) -> Self {
+        self.what.count = Some(count.as_ref());
+        self
+    }
+
+    /// Rows travel as f8e4m3, a scale for every 128 elements: `rows` is of that type and `scales`, symmetric,
+    /// `[capacity, ceil(elements of a row / 128)]` of f32. `x` is of f32, f16 or bf16.
+    ///
+    /// A block's scale is its largest magnitude divided by 448, or 1 where that is 0; an element is divided
+    /// by it in f32 and rounded to nearest even.
+    #[inline]
+    pub fn quantised(mut self, scales: &'a (impl AsRef<View> + ?Sized)) -> Self {
+        self.what.scales = Some(scales.as_ref());
+        self
+    }
+
+    /// Another tensor of the same tokens, which goes the same way in the same call: `source` `[tokens, ...]`,
+    /// `target` `[capacity, ...]`, symmetric. Three at most, beside `x`.
+    #[inline]
+    pub fn payload(
+        mut self,
+        source: &'a (impl AsRef<View> + ?Sized),
+        target: &'a (impl AsRef<View> + ?Sized),
+    ) -> Self {
+        match self.what.payloads.iter_mut().find(|payload| payload.is_none()) {
+            Some(place) => *place = Some((source.as_ref(), target.as_ref())),
+            None => self.what.has_too_many = true,
+        }
+        self
+    }
+}
+
+const SOURCES: [&str; PAYLOADS] = ["x", "first payload", "second payload", "third payload"];
+const TARGETS: [&str; PAYLOADS] =
+    ["rows", "first payload's target", "second payload's target", "third payload's target"];
+
+impl<'a> Dispatch<'a> {
+    /// What is read and what is written.
+    fn tensors(&self) -> (ArrayVec<Named<'a>, 8>, ArrayVec<Named<'a>, 8>) {
+        let pairs = self.payloads.iter().flatten().enumerate();
+        let (mut read, mut written) = (ArrayVec::new(), ArrayVec::new());
+        for (i, (source, target)) in pairs {
+            read.push(Named::new(SOURCES[i], source));
+            written.push(Named::new(TARGETS[i], target));
+        }
+        let rest = [("indices", self.indices), ("weights", self.weights), ("tokens", self.count)];
+        read.extend(rest.into_iter().filter_map(|(what, view)| Some(Named::new(what, view?))));
+        written.extend(self.scales.map(|view| Named::new("scales", view)));
+        (read, written)
+    }
+
+    /// Rows of the sources.
+    fn rows(&self) -> Result<u64, RoutedError> {
+        let shape = &self.routing.0.shape;
+        let mut rows = None;
+        for (i, (source, _)) in self.payloads.iter().flatten().enumerate() {
+            let source = Named::new(SOURCES[i], source);
+            let (found, row) = source.rows()?;
+            source.shaped(*rows.get_or_insert(found), row)?;
+        }
+        let (found, what) = (rows.unwrap_or(0), SOURCES[0]);
+        if found > shape.tokens {
+            return Err(TensorMismatch::TooManyRows { what, most: shape.tokens, found }.into());
+        }
+        match self.indices {
+            Some(indices) => {
+                let indices = Named::new("indices", indices);
+                indices.counts(found * shape.choices as u64)?;
+                indices.of(&[DType::I32, DType::I64], "i32 or i64")?;
+            }
+            None => {
+                let least = self.routing.rows()?;
+                if found < least {
+                    return Err(TensorMismatch::TooFewRows { what, least, found }.into());
+                }
+            }
+        }
+        if let Some(weights) = self.weights {
+            let weights = Named::new("weights", weights);
+            weights.counts(found * shape.choices as u64)?;
+            weights.of(&[DType::F32], "f32")?;
+        }
+        if let Some(count) = self.count {
+            let count = Named::new("tokens", count);
+            count.counts(1)?;
+            count.of(&[DType::I64], "i64")?;
+        }
+        Ok(found)
+    }
+
+    /// One tensor, with the words that every rank must have alike.
+    fn payload(&self, i: usize, at: &At<'_>, words: &mut Vec<u64>) -> Result<Payload, RoutedError> {
+        let Some((source, target)) = self.payloads[i] else {
+            return Ok(bytemuck::Zeroable::zeroed());
+        };
+        let (source, target) = (Named::new(SOURCES[i], source), Named::new(TARGETS[i], target));
+        let (capacity, (_, row)) = (self.routing.capacity(), source.rows()?);
+        target.shaped(capacity, row)?;
+        let size = |tensor: &Named<'_>| tensor.view.dtype().size() as u64;
+        let scales = self.scales.filter(|_| i == 0).map(|view| Named::new("scales", view));
+        let mapped = target.mapped(at.group)?;
+        words.extend([mapped.ordinal, mapped.offset, row * size(&target)]);
+        let mut payload = Payload {
+            source: source.view.ptr(),
+            target: target.view.ptr(),
+            peers: mapped.peers,
+            offset: mapped.offset,
+            source_row: row * size(&source),
+            row: row * size(&target),
+            dtype: 0,
+            reserved: 0,
+            scales: DevicePtr::NULL,
+            scale_peers: DevicePtr::NULL,
+            scale_offset: 0,
+            scale_row: 0,
+        };
+        if let Some(scales) = scales {
+            source.of(BlockQuantiser::TYPES, "f32, f16 or bf16")?;
+            target.of(&[DType::F8E4M3], "f8e4m3")?;
+            scales.of(&[DType::F32], "f32")?;
+            let blocks = row.div_ceil(BlockQuantiser::BLOCK as u64);
+            scales.shaped(capacity, blocks)?;
+            let mapped = scales.mapped(at.group)?;
+            payload = Payload {
+                dtype: source.view.dtype().code().into(),
+                scales: scales.view.ptr(),
+                scale_peers: mapped.peers,
+                scale_offset: mapped.offset,
+                scale_row: 4 * blocks,
+                ..payload
+            };
+            words.extend([mapped.ordinal, mapped.offset, u64::from(payload.dtype)]);
+        } else if source.view.dtype() != target.view.dtype() {
+            let (input, output) = (source.view.dtype(), target.view.dtype());
+            return Err(CallError::DType { input, output }.into());
+        }
+        Ok(payload)
+    }
+
+    fn plan(&self, at: &At<'_>) -> Result<(DispatchPlan, Signature), RoutedError> {
+        if self.has_too_many {
+            return Err(RoutedError::TooManyPayloads { most: PAYLOADS });
+        }
+        let (read, written) = self.tensors();
+        read.iter().chain(&written).try_for_each(|tensor| tensor.check(at.group))?;
+        let source_rows = self.rows()?;
+        let records = self.routing.mapped()?;
+        let is_new = u64::from(self.indices.is_some());
+        let mut words = vec![at.tag, at.lane.index().into(), records.ordinal, is_new];
+        let mut payloads = [bytemuck::Zeroable::zeroed(); PAYLOADS];
+        for (i, payload) in payloads.iter_mut().enumerate() {
+            *payload = self.payload(i, at, &mut words)?;
+        }
+        apart(&written, &read)?;
+        let pointer = |view: Option<&View>| view.map_or(DevicePtr::NULL, View::ptr);
+        let inner = &self.routing.0;
+        let plan = DispatchPlan {
+            routed: self.routing.routed(at),
+            payloads,
+            indices: pointer(self.indices),
+            weights: pointer(self.weights),
+            count: pointer(self.count),
+            source_rows,
+            records: inner.records.view().ptr(),
+            record_peers: records.peers,
+            record_offset: records.offset,
+            record_bytes: inner.record_bytes,
+            payload_count: self.payloads.iter().flatten().count() as u32,
+            index: self.indices.map_or(0, |indices| indices.dtype().size() as u32),
+            drop: (inner.overflow == Overflow::Drop).into(),
+            reserved: 0,
+        };
+        let dtype = self.payloads[0].map(|(x, _)| x.dtype());
+        Ok((plan, Signature::new(Operation::Dispatch, dtype, None, &words)))
+    }
+}
+
+impl Exchange for Dispatch<'_> {
+    type Error = RoutedError;
+
+    #[allow(unsafe_code, reason = "launches a kernel")]
+    fn launch(&self, at: &At<'_>) -> Result<(), RoutedError> {
+        at.check_stream()?;
+        let (plan, signature) = self.plan(at)?;
+        let operation = Operation::Dispatch;
+        let function = at.kept.kernels.function(operation)?;
+        let (stream, wait) = (at.stream, at.wait);
+        let issue = Issue { stream, wait, function, operation, signature };
+        let keep = || -> Vec<KeepAlive> {
+            let (read, written) = self.tensors();
+            let mut views: Vec<_> = read.iter().chain(&written).map(|t| t.view).collect();
+            views.push(self.routing.0.records.view());
+            let mut kept = keep(at, &views);
+            kept.push(self.routing.keep_alive());
+            kept
+        };
+        // SAFETY: the kernel takes an OnHost<DispatchPlan>. Its addresses are of the caller's views and of
+        // the routing's own, of as many bytes as it says, which `keep` holds for a queued or captured launch
+        // and this call for any other, with the mappings of peers' memory and the status record.
+        unsafe { at.lane.issue(issue, |lane| OnHost { lane, plan }, keep) }
+            .map_err(failed::<RoutedError>)?;
+        if self.indices.is_some() {
+            self.routing.0.rows.store(1 + plan.source_rows, Ordering::Release);
+        }
+        Ok(())
+    }
+}
