@@ -37,6 +37,14 @@ pub enum Operation {
     Dispatch = 12,
     /// Experts' rows come back to their tokens, and are summed there.
     Combine = 13,
+    /// The half of a dispatch in which rows are stored in the landings of their ranks.
+    DispatchSend = 16,
+    /// The half of a dispatch after which they are there.
+    DispatchReceive = 17,
+    /// The half of a combine in which rows are stored in the landings of their tokens' ranks.
+    CombineSend = 18,
+    /// The half of a combine in which they are summed.
+    CombineReceive = 19,
     /// An operation of a layer that this library does not have.
     Custom = 255,
 }
@@ -59,6 +67,10 @@ impl Operation {
             Operation::AllToAllVdev2dOffset => "all_to_all_vdev_2d_offset",
             Operation::Dispatch => "dispatch",
             Operation::Combine => "combine",
+            Operation::DispatchSend => "dispatch_send",
+            Operation::DispatchReceive => "dispatch_receive",
+            Operation::CombineSend => "combine_send",
+            Operation::CombineReceive => "combine_receive",
             Operation::Custom => "custom operation",
         }
     }
@@ -80,6 +92,10 @@ impl Operation {
             11 => Some(Operation::AllToAllVdev2dOffset),
             12 => Some(Operation::Dispatch),
             13 => Some(Operation::Combine),
+            16 => Some(Operation::DispatchSend),
+            17 => Some(Operation::DispatchReceive),
+            18 => Some(Operation::CombineSend),
+            19 => Some(Operation::CombineReceive),
             255 => Some(Operation::Custom),
             _ => None,
         }

@@ -56,9 +56,19 @@ impl At<'_> {
     }
 }
 
-impl<'a, O: Exchange> Call<'a, O> {
+impl<'a, O> Call<'a, O> {
     pub(crate) fn new(group: &'a Group, what: O) -> Self {
         Call { site: Site::new(group), what }
+    }
+
+    /// Another call with the same lane, tag and bound.
+    pub(crate) fn with<P>(&self, what: P) -> Call<'a, P> {
+        Call { site: self.site, what }
+    }
+
+    /// The lane that it will run on.
+    pub(crate) fn lane_index(&self) -> u32 {
+        self.site.lane.map_or(0, |lane| lane.index())
     }
 
     /// The lane it runs on, instead of the group's default lane.
@@ -78,7 +88,9 @@ impl<'a, O: Exchange> Call<'a, O> {
     pub fn wait(self, wait: &'a Wait) -> Self {
         Call { site: Site { wait: Some(wait), ..self.site }, ..self }
     }
+}
 
+impl<O: Exchange> Call<'_, O> {
     /// Issues it on the group's own stream and waits for it: it has happened at return.
     ///
     /// # Errors

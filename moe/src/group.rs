@@ -8,6 +8,7 @@ use symmem_sync::Lane;
 use crate::all_to_all_vdev::AllToAllVdev;
 use crate::call::Call;
 use crate::kept::Kept;
+use crate::landing::{Landing, LandingError, LandingOptions};
 use crate::routing::{Routing, RoutingError, RoutingOptions};
 use crate::verdict::Refusal;
 
@@ -69,6 +70,14 @@ pub trait Moe {
     ///
     /// [`RoutingError`], for other options on every rank.
     fn routing(&self, options: &RoutingOptions, wait: &Wait) -> Result<Routing, RoutingError>;
+
+    /// A landing, for dispatch and combine in halves, with the memory that those need. Collective: every rank
+    /// makes the same, in the same order among its rendezvous.
+    ///
+    /// # Errors
+    ///
+    /// [`LandingError`], for other options on every rank.
+    fn landing(&self, options: &LandingOptions, wait: &Wait) -> Result<Landing, LandingError>;
 
     /// Whether a call that has completed on a lane was refused since this was last asked, or told by a call
     /// on the lane. Local; waits for nothing.
@@ -151,6 +160,10 @@ impl Moe for Group {
 
     fn routing(&self, options: &RoutingOptions, wait: &Wait) -> Result<Routing, RoutingError> {
         Routing::new(self, options, wait)
+    }
+
+    fn landing(&self, options: &LandingOptions, wait: &Wait) -> Result<Landing, LandingError> {
+        Landing::new(self, options, wait)
     }
 
     fn verdict(&self, lane: Lane<'_>) -> Result<(), VerdictError> {

@@ -8,16 +8,22 @@ use symmem_mem::call::Operation;
 use symmem_sync::host::{Ended, HostMemory, LaneArgs, Session};
 
 use crate::all_to_all_vdev::{self, HostPlan};
+use crate::landing;
+use crate::landing::plan::{ReceiveBackPlan, ReceivePlan, SendBackPlan, SendPlan};
 use crate::routing::{self, CombinePlan, DispatchPlan, OnHost};
 use crate::verdict::{Finding, Record};
 
 /// The operations of this crate.
-pub(crate) const OPERATIONS: [Operation; 5] = [
+pub(crate) const OPERATIONS: [Operation; 9] = [
     Operation::AllToAllVdev,
     Operation::AllToAllVdev2d,
     Operation::AllToAllVdev2dOffset,
     Operation::Dispatch,
     Operation::Combine,
+    Operation::DispatchSend,
+    Operation::DispatchReceive,
+    Operation::CombineSend,
+    Operation::CombineReceive,
 ];
 
 const fn kernel_of(operation: Operation, args: usize, host: HostFn) -> Kernel {
@@ -33,6 +39,14 @@ pub(crate) static KERNELS: KernelSet = KernelSet {
         kernel_of(OPERATIONS[2], size_of::<HostPlan>(), all_to_all_vdev::host::run),
         kernel_of(OPERATIONS[3], size_of::<OnHost<DispatchPlan>>(), routing::host::dispatch),
         kernel_of(OPERATIONS[4], size_of::<OnHost<CombinePlan>>(), routing::host::combine),
+        kernel_of(OPERATIONS[5], size_of::<OnHost<SendPlan>>(), landing::host::run_send),
+        kernel_of(OPERATIONS[6], size_of::<OnHost<ReceivePlan>>(), landing::host::run_receive),
+        kernel_of(OPERATIONS[7], size_of::<OnHost<SendBackPlan>>(), landing::host::run_send_back),
+        kernel_of(
+            OPERATIONS[8],
+            size_of::<OnHost<ReceiveBackPlan>>(),
+            landing::host::run_receive_back,
+        ),
     ],
 };
 

@@ -65,6 +65,7 @@ pub mod gpu;
 mod group;
 mod host;
 mod kept;
+mod landing;
 mod routing;
 mod tensors;
 mod verdict;
@@ -72,8 +73,12 @@ mod verdict;
 pub use all_to_all_vdev::{AllToAllVdev, AllToAllVdevError, Overflow};
 pub use call::{Call, Exchange};
 pub use group::{Moe, VerdictError};
+pub use landing::{
+    Captured, HalfError, LANDINGS, Landing, LandingError, LandingOptions, ReceiveBack, Received,
+    SendBack, SendCall, Sent,
+};
 pub use routing::{
-    Combine, Dispatch, Layout, Origin, RoutedError, Routing, RoutingError, RoutingOptions,
+    Chosen, Combine, Dispatch, Layout, Origin, RoutedError, Routing, RoutingError, RoutingOptions,
     RoutingOptionsError,
 };
 pub use symmem_collectives as collectives;

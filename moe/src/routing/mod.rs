@@ -4,8 +4,8 @@ mod combine;
 mod dispatch;
 pub(crate) mod host;
 mod options;
-mod plan;
-mod shape;
+pub(crate) mod plan;
+pub(crate) mod shape;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use symmem_collectives::{CallError, faults};
 use symmem_hal::Wait;
 use symmem_hal::types::{Rank, RankSet};
-use symmem_hal::{Fault, KeepAlive, Kind};
+use symmem_hal::{DevicePtr, Fault, KeepAlive, Kind};
 use symmem_mem::{
     Completion, Failure, Group, RendezvousError, SymmetricMemory, Tensor, TensorError, View,
     ViewError,
@@ -22,8 +22,8 @@ use symmem_mem::{
 pub use combine::Combine;
 pub use dispatch::Dispatch;
 pub use options::{RoutingOptions, RoutingOptionsError};
-use plan::{Chosen, Record, Routed};
 pub(crate) use plan::{CombinePlan, DispatchPlan, OnHost};
+use plan::{Record, Routed};
 pub use shape::Layout;
 use shape::Shape;
 
@@ -148,7 +148,7 @@ impl Routing {
         group.agree("the options of a routing", options.digest(shape), wait)?;
         let device = group.device();
         let chosen = if shape.is_by_rank() { shape.choices } else { 0 };
-        let record_bytes = (size_of::<Record>() + chosen * size_of::<Chosen>()) as u64;
+        let record_bytes = (size_of::<Record>() + chosen * size_of::<plan::Chosen>()) as u64;
         let choices = shape.choices as u64;
         let records = Tensor::<u64>::zeros(device, &[shape.capacity, record_bytes / 8])?;
         let places = Tensor::zeros(device, &[shape.tokens, choices])?;
@@ -208,31 +208,8 @@ impl Routing {
     ///
     /// [`ViewError`] where the device refuses to copy.
     pub fn origins(&self) -> Result<Vec<Origin>, ViewError> {
-        let Inner { group, shape, records, groups, .. } = &*self.0;
-        let words = records.view().count() as usize;
-        let mut raw = vec![0_u64; words];
-        records.view().read(&mut raw)?;
-        let groups = groups.to_vec()?;
-        let (counts, starts) = groups.split_at(groups.len() / 2);
-        let stride = self.0.record_bytes as usize / 8;
-        let mut origins = Vec::new();
-        for (count, start) in counts.iter().zip(starts) {
-            for row in *start as usize..(start + count) as usize {
-                let words = &raw[row * stride..][..size_of::<Record>() / 8];
-                let record: Record = bytemuck::pod_read_unaligned(bytemuck::cast_slice(words));
-                // A row in the middle of a dispatch may have any record.
-                let Ok(source) = group.rank_at(record.source as usize) else { continue };
-                debug_assert!((record.choice as usize) < shape.choices);
-                origins.push(Origin {
-                    row: row as u64,
-                    source,
-                    token: record.token.into(),
-                    choice: record.choice,
-                    weight: record.weight,
-                });
-            }
-        }
-        Ok(origins)
+        let Inner { group, records, groups, record_bytes, .. } = &*self.0;
+        origins(group, records.view(), *record_bytes, groups)
     }
 
     /// Of rows that lie by rank, `[capacity, choices]`: which of this rank's experts each choice of the row's
@@ -242,43 +219,18 @@ impl Routing {
     /// # Errors
     ///
     /// [`ViewError`] where the device refuses to copy.
-    pub fn chosen(&self) -> Result<Vec<Vec<Option<(usize, f32)>>>, ViewError> {
-        let Inner { shape, records, .. } = &*self.0;
+    pub fn chosen(&self) -> Result<Vec<Vec<Chosen>>, ViewError> {
+        let Inner { shape, records, record_bytes, .. } = &*self.0;
         if !shape.is_by_rank() {
             return Ok(Vec::new());
         }
-        let mut raw = vec![0_u64; records.view().count() as usize];
-        records.view().read(&mut raw)?;
-        let mut rows = vec![vec![None; shape.choices]; shape.capacity as usize];
-        let stride = self.0.record_bytes as usize / 8;
-        for origin in self.origins()? {
-            let words = &raw[origin.row as usize * stride + size_of::<Record>() / 8..];
-            for (choice, word) in rows[origin.row as usize].iter_mut().zip(words) {
-                let Chosen { expert, weight } = bytemuck::cast(*word);
-                *choice = usize::try_from(expert).ok().map(|expert| (expert, weight));
-            }
-        }
-        Ok(rows)
+        chosen(shape, records.view(), *record_bytes, &self.origins()?)
     }
 
     /// What every kernel is given of it.
     fn routed(&self, at: &At<'_>) -> Routed {
-        let Inner { group, shape, places, groups, tokens, .. } = &*self.0;
-        let (layout, rows) = shape.layout.code();
-        Routed {
-            places: places.ptr(),
-            groups: groups.ptr(),
-            tokens: tokens.ptr(),
-            status: at.kept.status.record(at.lane.index()),
-            experts: shape.experts as u64,
-            max_tokens: shape.tokens,
-            capacity: shape.capacity,
-            rows,
-            choices: shape.choices as u32,
-            layout,
-            group_completion: (group.options().completion == Completion::Group).into(),
-            reserved: 0,
-        }
+        let Inner { shape, places, groups, tokens, .. } = &*self.0;
+        routed(at, shape, [places.ptr(), groups.ptr(), tokens.ptr()])
     }
 
     /// Rows of the last dispatch that was issued.
@@ -297,8 +249,91 @@ impl Routing {
     }
 }
 
+/// One of a token's choices, to the rank of its expert: which of that rank's experts, and its weight. `None` for
+/// another rank's, or none.
+pub type Chosen = Option<(usize, f32)>;
+
+/// What every kernel is given of where tokens went.
+pub(crate) fn routed(
+    at: &At<'_>,
+    shape: &Shape,
+    [places, groups, tokens]: [DevicePtr; 3],
+) -> Routed {
+    let (layout, rows) = shape.layout.code();
+    Routed {
+        places,
+        groups,
+        tokens,
+        status: at.kept.status.record(at.lane.index()),
+        experts: shape.experts as u64,
+        max_tokens: shape.tokens,
+        capacity: shape.capacity,
+        rows,
+        choices: shape.choices as u32,
+        layout,
+        group_completion: (at.group.options().completion == Completion::Group).into(),
+        reserved: 0,
+    }
+}
+
+/// All words of a tensor of records.
+fn words(records: &View) -> Result<Vec<u64>, ViewError> {
+    let mut words = vec![0_u64; records.count() as usize];
+    records.read(&mut words)?;
+    Ok(words)
+}
+
+/// Where the rows of `groups` came from, by their records.
+pub(crate) fn origins(
+    group: &Group,
+    records: &View,
+    record_bytes: u64,
+    groups: &Tensor<i64>,
+) -> Result<Vec<Origin>, ViewError> {
+    let (raw, groups) = (words(records)?, groups.to_vec()?);
+    let (counts, starts) = groups.split_at(groups.len() / 2);
+    let stride = record_bytes as usize / 8;
+    let mut origins = Vec::new();
+    for (count, start) in counts.iter().zip(starts) {
+        for row in *start as usize..(start + count) as usize {
+            let words = &raw[row * stride..][..size_of::<Record>() / 8];
+            let record: Record = bytemuck::pod_read_unaligned(bytemuck::cast_slice(words));
+            // A row in the middle of a dispatch may have any record.
+            let Ok(source) = group.rank_at(record.source as usize) else { continue };
+            origins.push(Origin {
+                row: row as u64,
+                source,
+                token: record.token.into(),
+                choice: record.choice,
+                weight: record.weight,
+            });
+        }
+    }
+    Ok(origins)
+}
+
+/// The choices of the tokens of these rows, by row.
+pub(crate) fn chosen(
+    shape: &Shape,
+    records: &View,
+    record_bytes: u64,
+    origins: &[Origin],
+) -> Result<Vec<Vec<Chosen>>, ViewError> {
+    let raw = words(records)?;
+    let mut rows = vec![vec![None; shape.choices]; shape.capacity as usize];
+    let stride = record_bytes as usize / 8;
+    for origin in origins {
+        let words = &raw[origin.row as usize * stride + size_of::<Record>() / 8..];
+        for (choice, word) in rows[origin.row as usize].iter_mut().zip(words) {
+            let plan::Chosen { expert, weight } = bytemuck::cast(*word);
+            *choice = usize::try_from(expert).ok().map(|expert| (expert, weight));
+        }
+    }
+    Ok(rows)
+}
+
 /// Views that a kernel reads or writes, and their peers' mappings.
-fn keep(at: &At<'_>, views: &[&View]) -> Vec<KeepAlive> {
+pub(crate) fn keep(at: &At<'_>, views: &[&View]) -> Vec<KeepAlive> {
     let each = views.iter().flat_map(|view| [Some(view.keep_alive()), at.group.keep_mapped(view)]);
     each.flatten().chain([at.kept.status.keep_alive()]).collect()
 }

@@ -57,7 +57,7 @@ impl RoutingOptions {
         RoutingOptions { overflow, ..self }
     }
 
-    pub(super) fn shape(&self, world: usize) -> Result<Shape, RoutingOptionsError> {
+    pub(crate) fn shape(&self, world: usize) -> Result<Shape, RoutingOptionsError> {
         let Self { experts, choices, tokens, layout, .. } = *self;
         if experts == 0 || u32::try_from(experts).is_err() {
             return Err(RoutingOptionsError::Experts { experts });

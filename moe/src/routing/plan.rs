@@ -1,6 +1,7 @@
 //! What the kernels of routed rows are given.
 
 use symmem_hal::DevicePtr;
+use symmem_hal::types::DType;
 use symmem_sync::host::LaneArgs;
 
 use super::shape::{Layout, Shape};
@@ -172,6 +173,14 @@ impl Layout {
             2 => Layout::Padded { rows },
             _ => Layout::RankMajor,
         }
+    }
+}
+
+impl CombinePlan {
+    /// Bytes of a row.
+    pub(crate) fn row(&self) -> u64 {
+        let dtype = u8::try_from(self.dtype).ok().and_then(DType::from_code);
+        self.count * dtype.map_or(0, DType::size) as u64
     }
 }
 

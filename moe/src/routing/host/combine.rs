@@ -13,32 +13,38 @@ use crate::host::{Lane, read_word};
 
 pub(super) fn combine(lane: &Lane<'_>, plan: &CombinePlan) -> Result<(), Ended> {
     let shape = plan.routed.shape(lane.world());
+    let row = plan.row();
+    let rows = (0..shape.world).map(|rank| {
+        let rows = lane.peer(plan.peers, rank, plan.offset, row * shape.capacity)?;
+        Ok(rows.cast_const())
+    });
+    let rows: SmallVec<[*const u8; 16]> = rows.collect::<Result<_, _>>()?;
     if lane.world() == 1 {
-        return sum(lane, plan, shape);
+        return sum(lane, plan, shape, &rows);
     }
     let all = Peers::All;
     let mut session = Session::begin(lane.context, lane.memory, lane.args, all, all)?;
     // Whoever is in this call has its experts' rows ready.
     session.agree()?;
-    sum(lane, plan, shape)?;
+    sum(lane, plan, shape, &rows)?;
     // Whoever returns may overwrite them: nobody reads on.
     session.raise(1);
     session.await_all(1)?;
     lane.finish(session, 1, plan.routed.group_completion != 0)
 }
 
-/// Sums the rows of each token, where they lie in the ranks' memory.
-fn sum(lane: &Lane<'_>, plan: &CombinePlan, shape: Shape) -> Result<(), Ended> {
+/// Sums the rows of each token, where they lie in memory of the ranks, whose first rows are at `rows`, or would
+/// be.
+pub(crate) fn sum(
+    lane: &Lane<'_>,
+    plan: &CombinePlan,
+    shape: Shape,
+    rows: &[*const u8],
+) -> Result<(), Ended> {
     let tokens = read_word(lane, plan.routed.tokens)?.min(plan.output_rows) as usize;
     let dtype = u8::try_from(plan.dtype).ok().and_then(DType::from_code).ok_or(Ended)?;
     let adder = WeightedSum::new(dtype).map_err(|_| Ended)?;
-    let (count, row) = (plan.count as usize, plan.count as usize * dtype.size());
-    let rows: SmallVec<[*const u8; 16]> = (0..shape.world)
-        .map(|rank| {
-            let bytes = row as u64 * shape.capacity;
-            Ok(lane.peer(plan.peers, rank, plan.offset, bytes)?.cast_const())
-        })
-        .collect::<Result<_, _>>()?;
+    let (count, row) = (plan.count as usize, plan.row() as usize);
     let output = lane.follow(plan.output, row as u64 * plan.output_rows)?;
     let choices = tokens * shape.choices;
     let places = lane.follow(plan.routed.places, 8 * choices as u64)?.cast::<u64>();

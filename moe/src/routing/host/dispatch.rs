@@ -3,6 +3,7 @@
 
 use smallvec::SmallVec;
 use symmem_collectives::numerics::BlockQuantiser;
+use symmem_hal::DevicePtr;
 use symmem_hal::types::DType;
 use symmem_sync::host::{Ended, Session};
 use symmem_sync::protocol::Peers;
@@ -91,15 +92,7 @@ impl Dispatch<'_> {
     /// Writes this rank's message: its tokens, what is wrong with them, and its rows for each bin.
     fn count(&self, words: &mut [u64]) -> Result<(), Ended> {
         let (plan, shape) = (self.plan, self.shape);
-        let mut tokens = plan.source_rows;
-        let mut finding = Finding::default();
-        if !plan.count.is_null() {
-            let found = read_word(self.lane, plan.count)?;
-            if found > tokens {
-                finding = Finding::new(Finding::TOKENS, 0, found, tokens);
-            }
-            tokens = found.min(tokens);
-        }
+        let (tokens, mut finding) = tokens(self.lane, plan.count, plan.source_rows)?;
         let indices = self.indices(tokens)?;
         for token in 0..tokens as usize {
             let mut seen = SmallVec::<[usize; 16]>::new();
@@ -132,9 +125,8 @@ impl Dispatch<'_> {
     }
 
     fn indices(&self, tokens: u64) -> Result<Indices, Ended> {
-        let (plan, count) = (self.plan, tokens * self.shape.choices as u64);
-        let at = self.lane.follow(plan.indices, count * u64::from(plan.index))?;
-        Ok(Indices { at: at.cast_const(), bytes: plan.index as usize })
+        let choices = tokens * self.shape.choices as u64;
+        Indices::new(self.lane, self.plan.indices, self.plan.index, choices)
     }
 
     /// Decides where each choice of each token goes.
@@ -309,19 +301,50 @@ impl Dispatch<'_> {
     }
 }
 
+/// How many tokens there are, by a word on the device or else as many as rows, and what is wrong with that.
+pub(crate) fn tokens(
+    lane: &Lane<'_>,
+    count: DevicePtr,
+    rows: u64,
+) -> Result<(u64, Finding), Ended> {
+    if count.is_null() {
+        return Ok((rows, Finding::default()));
+    }
+    match read_word(lane, count)? {
+        found if found > rows => Ok((rows, Finding::new(Finding::TOKENS, 0, found, rows))),
+        found => Ok((found, Finding::default())),
+    }
+}
+
+/// A choice that is no expert and does not say none.
+pub(crate) fn no_expert(value: i64, index: usize, experts: usize) -> Finding {
+    Finding::new(Finding::NO_EXPERT, index, value.cast_unsigned(), experts as u64)
+}
+
 /// The rank and the row of a place.
-fn split(place: u64) -> (usize, usize) {
+pub(crate) fn split(place: u64) -> (usize, usize) {
     ((place >> RANK_SHIFT) as usize, (place & ((1 << RANK_SHIFT) - 1)) as usize)
 }
 
 /// The experts that tokens have chosen, where the caller's are.
-struct Indices {
+pub(crate) struct Indices {
     at: *const u8,
     bytes: usize,
 }
 
 impl Indices {
-    fn at(&self, index: usize) -> i64 {
+    /// Those of `choices` choices.
+    pub(crate) fn new(
+        lane: &Lane<'_>,
+        at: DevicePtr,
+        bytes: u32,
+        choices: u64,
+    ) -> Result<Self, Ended> {
+        let at = lane.follow(at, choices * u64::from(bytes))?;
+        Ok(Indices { at: at.cast_const(), bytes: bytes as usize })
+    }
+
+    pub(crate) fn at(&self, index: usize) -> i64 {
         let at = self.at.wrapping_add(index * self.bytes);
         // SAFETY: every index is below the number of choices that were followed; they are i32 or i64
         // (`Dispatch::plan`), and nobody writes them during the operation.
@@ -334,28 +357,28 @@ impl Indices {
     }
 
     /// `None` for no expert, or one that there is not.
-    fn expert(&self, index: usize, experts: usize) -> Option<usize> {
+    pub(crate) fn expert(&self, index: usize, experts: usize) -> Option<usize> {
         usize::try_from(self.at(index)).ok().filter(|expert| *expert < experts)
     }
 }
 
 /// Where choices went: this rank's own memory, behind a pointer since a kernel before wrote it.
-struct Places(*mut u64);
+pub(crate) struct Places(pub *mut u64);
 
 impl Places {
-    fn get(&self, at: usize) -> u64 {
+    pub(crate) fn get(&self, at: usize) -> u64 {
         // SAFETY: every index is below the number of choices that were followed.
         unsafe { self.0.add(at).read() }
     }
 
-    fn set(&self, at: usize, place: u64) {
+    pub(crate) fn set(&self, at: usize, place: u64) {
         // SAFETY: as in `get`.
         unsafe { self.0.add(at).write(place) };
     }
 }
 
 /// Brings one tensor's rows to the ranks.
-struct Carrier<'a> {
+pub(crate) struct Carrier<'a> {
     payload: &'a Payload,
     source: *const u8,
     /// By rank: rows, and scales.
@@ -368,7 +391,7 @@ struct Carrier<'a> {
 }
 
 impl<'a> Carrier<'a> {
-    fn new(
+    pub(crate) fn new(
         lane: &Lane<'_>,
         payload: &'a Payload,
         source_rows: u64,
@@ -406,12 +429,12 @@ impl<'a> Carrier<'a> {
         })
     }
 
-    fn begin(&mut self, token: usize) {
+    pub(crate) fn begin(&mut self, token: usize) {
         self.made = self.made.filter(|made| *made == token);
     }
 
     /// Stores a token's row as a rank's.
-    fn store(&mut self, token: usize, target: usize, row: usize) {
+    pub(crate) fn store(&mut self, token: usize, target: usize, row: usize) {
         let bytes = self.payload.row as usize;
         let source = self.source.wrapping_add(token * self.payload.source_row as usize);
         let (rows, scales) = self.targets[target];

@@ -1,14 +1,14 @@
 //! Routed rows on a CPU.
 #![allow(unsafe_code, reason = "kernels: read their argument blocks")]
 
-mod combine;
-mod dispatch;
+pub(crate) mod combine;
+pub(crate) mod dispatch;
 
 use symmem_hal::LaunchContext;
 use symmem_sync::host::Ended;
 
-use super::plan::OnHost;
 use crate::host::{Lane, kernel};
+use crate::routing::plan::OnHost;
 
 pub(crate) unsafe fn dispatch(context: &LaunchContext<'_>, args: *const u8) {
     // SAFETY: this kernel's arguments are an `OnHost` of a `DispatchPlan` (KERNELS).
@@ -23,7 +23,7 @@ pub(crate) unsafe fn combine(context: &LaunchContext<'_>, args: *const u8) {
 /// # Safety
 ///
 /// As for [`HostFn`](symmem_hal::HostFn), of a kernel that takes an [`OnHost`] of this plan.
-unsafe fn routed<P: core::fmt::Debug>(
+pub(crate) unsafe fn routed<P: core::fmt::Debug>(
     context: &LaunchContext<'_>,
     args: *const u8,
     body: fn(&Lane<'_>, &P) -> Result<(), Ended>,

@@ -255,7 +255,7 @@ impl<'c> Scene<'c> {
     }
 }
 
-fn expert_of(expert: usize, x: f32) -> f32 {
+pub(super) fn expert_of(expert: usize, x: f32) -> f32 {
     x * ((expert % 7) as f32 + 0.5) + expert as f32
 }
 
@@ -344,7 +344,7 @@ fn ranks_without_tokens(context: &Context) -> Verdict {
 }
 
 /// Elements as the quantiser's definition says, and its scales.
-fn quantised(row: &[f32]) -> (Vec<u8>, Vec<f32>) {
+pub(super) fn quantised(row: &[f32]) -> (Vec<u8>, Vec<f32>) {
     let (mut codes, mut scales) = (Vec::new(), Vec::new());
     for block in row.chunks(128) {
         let most = block.iter().fold(0.0_f32, |most, x| most.max(x.abs()));

@@ -1,6 +1,7 @@
 //! The layer of Mixture-of-Experts.
 
 mod dispatch;
+mod landing;
 mod model;
 mod routes;
 mod vdev;
@@ -15,7 +16,7 @@ use crate::suite::sync::stream_of;
 /// The tests of the layer.
 #[must_use]
 pub fn tests() -> Vec<Test> {
-    [vdev::TESTS, dispatch::TESTS].concat()
+    [vdev::TESTS, dispatch::TESTS, landing::TESTS].concat()
 }
 
 /// How the group fails in a call that must make it fail.
