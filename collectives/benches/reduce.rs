@@ -1,4 +1,5 @@
-//! Throughput of the host reduction beside a copy of the same bytes, in bytes of output.
+//! Throughput of the host reduction beside a copy of the same bytes, in bytes of output, of weighted
+//! sums in the same, and of quantisation in bytes of input.
 #![allow(unsafe_code)] // The reducer takes raw pointers.
 #![allow(clippy::expect_used)] // A benchmark may stop.
 #![allow(missing_docs)] // `criterion_group!` makes an undocumented function.
@@ -7,7 +8,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use symmem_collectives::numerics::{ReduceOp, Reducer};
+use symmem_collectives::numerics::{BlockQuantiser, ReduceOp, Reducer, WeightedSum};
 use symmem_hal::types::DType;
 
 const SIZES: [usize; 3] = [16 << 10, 256 << 10, 4 << 20];
@@ -50,6 +51,36 @@ fn reductions(criterion: &mut Criterion) {
                 bencher.iter(|| {
                     // SAFETY: as above; the output is the first source.
                     unsafe { reducer.reduce(black_box(&in_place), target, count) }
+                });
+            });
+        }
+        for dtype in [DType::F32, DType::BF16, DType::F16, DType::F8E4M3] {
+            let sum = WeightedSum::new(dtype).expect("defined on this type");
+            let count = bytes / dtype.size();
+            for rows in [2, 8] {
+                let rows: Vec<_> = sources[..rows].iter().map(|&row| (0.37, row)).collect();
+                let id = BenchmarkId::new(format!("{dtype}-weighted-sum"), rows.len());
+                group.bench_function(id, |bencher| {
+                    bencher.iter(|| {
+                        // SAFETY: as above; the output is no row.
+                        unsafe { sum.sum(black_box(&rows), target, count) }
+                    });
+                });
+            }
+            // Throughput is of the input here.
+            let Ok(quantiser) = BlockQuantiser::new(dtype) else { continue };
+            let mut scales = vec![0f32; BlockQuantiser::scales(count)];
+            group.bench_function(format!("{dtype}-quantise"), |bencher| {
+                bencher.iter(|| {
+                    // SAFETY: as above; a code is no longer than an element.
+                    unsafe {
+                        quantiser.quantise(
+                            black_box(sources[0]),
+                            count,
+                            target,
+                            scales.as_mut_ptr(),
+                        )
+                    }
                 });
             });
         }

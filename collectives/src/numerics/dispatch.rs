@@ -4,6 +4,8 @@
 //! own target features. The arithmetic is the same IEEE arithmetic in each, so are the bits.
 #![allow(unsafe_code)] // Functions with target features are unsafe to call.
 
+use core::marker::PhantomData;
+
 use bytemuck::Pod;
 use symmem_hal::types::DType;
 
@@ -14,8 +16,47 @@ use super::format::F16c;
 use super::format::{Bf16, E4m3, E5m2, Exact, F16, F32, F64, Format, Native, Ordered};
 use super::kernel;
 
+/// Loops that are compiled for each level.
+pub(super) trait Loops {
+    type Arguments<'a>;
+
+    /// Always inlined.
+    ///
+    /// # Safety
+    ///
+    /// As the public function that these loops are of.
+    unsafe fn run(arguments: Self::Arguments<'_>);
+}
+
+/// Loops at a level, which must be available; else the contract is [`Loops::run`]'s.
+pub(super) type Compiled<L> = for<'a> unsafe fn(<L as Loops>::Arguments<'a>);
+
+/// Sources of elements, and where as many go.
+pub(super) struct Ranges<'a, S> {
+    pub(super) sources: &'a [S],
+    pub(super) out: *mut u8,
+    pub(super) count: usize,
+}
+
 /// A compiled reduction; the contract is [`Reducer::reduce`](super::Reducer::reduce)'s.
-pub(super) type Kernel = unsafe fn(&[*const u8], *mut u8, usize);
+pub(super) type Kernel = for<'a> unsafe fn(Ranges<'a, *const u8>);
+
+/// The reduction of one format by one operator.
+struct Reduction<F, O, const LANES: usize>(PhantomData<(F, O)>);
+
+impl<F, O, const LANES: usize> Loops for Reduction<F, O, LANES>
+where
+    F: Format<LANES>,
+    O: Operator<F::Acc>,
+{
+    type Arguments<'a> = Ranges<'a, *const u8>;
+
+    #[inline(always)]
+    unsafe fn run(Ranges { sources, out, count }: Ranges<'_, *const u8>) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { kernel::reduce::<F, O, LANES>(sources, out, count) }
+    }
+}
 
 /// A set of vector instructions that the loops are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,19 +107,23 @@ impl Level {
         Self::available().last().unwrap_or(Level::Baseline)
     }
 
-    /// The loops of one format and operator at this level, which must be available when they run.
-    fn compiled<F, O, const LANES: usize>(self) -> Kernel
+    /// The loops at this level, which must be available when they run.
+    pub(super) fn compiled<L: Loops>(self) -> Compiled<L> {
+        match self {
+            Level::Baseline => baseline::<L>,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => avx2::<L>,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => avx512::<L>,
+        }
+    }
+
+    fn reduction<F, O, const LANES: usize>(self) -> Kernel
     where
         F: Format<LANES>,
         O: Operator<F::Acc>,
     {
-        match self {
-            Level::Baseline => baseline::<F, O, LANES>,
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => avx2::<F, O, LANES>,
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => avx512::<F, O, LANES>,
-        }
+        self.compiled::<Reduction<F, O, LANES>>()
     }
 }
 
@@ -86,18 +131,11 @@ macro_rules! levels {
     ($($(#[$attribute:meta])* fn $name:ident;)*) => {$(
         /// # Safety
         ///
-        /// As [`kernel::reduce`], on a processor with the target features.
+        /// As [`Loops::run`], on a processor with the target features.
         $(#[$attribute])*
-        unsafe fn $name<F, O, const LANES: usize>(
-            sources: &[*const u8],
-            out: *mut u8,
-            count: usize,
-        ) where
-            F: Format<LANES>,
-            O: Operator<F::Acc>,
-        {
+        unsafe fn $name<L: Loops>(arguments: L::Arguments<'_>) {
             // SAFETY: the caller's promise, passed on.
-            unsafe { kernel::reduce::<F, O, LANES>(sources, out, count) }
+            unsafe { L::run(arguments) }
         }
     )*};
 }
@@ -145,11 +183,11 @@ where
     Ordered<F, false>: Format<1, Acc: Ord>,
 {
     match op {
-        ReduceOp::Sum => Some(level.compiled::<F, Sum, LANES>()),
-        ReduceOp::Avg => Some(level.compiled::<F, Avg, LANES>()),
-        ReduceOp::Product => Some(level.compiled::<F, Product, LANES>()),
-        ReduceOp::Min => Some(level.compiled::<Ordered<F, true>, Min, 1>()),
-        ReduceOp::Max => Some(level.compiled::<Ordered<F, false>, Max, 1>()),
+        ReduceOp::Sum => Some(level.reduction::<F, Sum, LANES>()),
+        ReduceOp::Avg => Some(level.reduction::<F, Avg, LANES>()),
+        ReduceOp::Product => Some(level.reduction::<F, Product, LANES>()),
+        ReduceOp::Min => Some(level.reduction::<Ordered<F, true>, Min, 1>()),
+        ReduceOp::Max => Some(level.reduction::<Ordered<F, false>, Max, 1>()),
         ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => None,
     }
 }
@@ -171,11 +209,11 @@ where
     Exact<T>: Format<1, Acc: Accumulator>,
 {
     match op {
-        ReduceOp::Sum => Some(level.compiled::<Native<U>, Sum, 1>()),
-        ReduceOp::Avg => Some(level.compiled::<Exact<T>, Avg, 1>()),
-        ReduceOp::Product => Some(level.compiled::<Native<U>, Product, 1>()),
-        ReduceOp::Min => Some(level.compiled::<Native<T>, Min, 1>()),
-        ReduceOp::Max => Some(level.compiled::<Native<T>, Max, 1>()),
+        ReduceOp::Sum => Some(level.reduction::<Native<U>, Sum, 1>()),
+        ReduceOp::Avg => Some(level.reduction::<Exact<T>, Avg, 1>()),
+        ReduceOp::Product => Some(level.reduction::<Native<U>, Product, 1>()),
+        ReduceOp::Min => Some(level.reduction::<Native<T>, Min, 1>()),
+        ReduceOp::Max => Some(level.reduction::<Native<T>, Max, 1>()),
         ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => None,
     }
 }
@@ -183,9 +221,9 @@ where
 /// Bits have no width: integers of every size are reduced as bytes.
 fn bitwise(level: Level, op: ReduceOp) -> Option<Kernel> {
     match op {
-        ReduceOp::And => Some(level.compiled::<Native<u8>, And, 1>()),
-        ReduceOp::Or => Some(level.compiled::<Native<u8>, Or, 1>()),
-        ReduceOp::Xor => Some(level.compiled::<Native<u8>, Xor, 1>()),
+        ReduceOp::And => Some(level.reduction::<Native<u8>, And, 1>()),
+        ReduceOp::Or => Some(level.reduction::<Native<u8>, Or, 1>()),
+        ReduceOp::Xor => Some(level.reduction::<Native<u8>, Xor, 1>()),
         _ => None,
     }
 }

@@ -6,7 +6,7 @@
 
 use core::mem::MaybeUninit;
 
-use super::accumulate::Operator;
+use super::accumulate::{Accumulator, Operator, Sum};
 use super::format::Format;
 
 /// Bytes of accumulators that stay in the first-level cache while every source is folded in.
@@ -14,6 +14,36 @@ const TILE: usize = 4096;
 
 #[repr(C, align(64))]
 struct Tile(MaybeUninit<[u8; TILE]>);
+
+/// What the loops fold in: elements at an address, as they are or each with a factor.
+pub(super) trait Source<A>: Copy {
+    fn address(self) -> *const u8;
+    fn weigh(self, value: A) -> A;
+}
+
+impl<A> Source<A> for *const u8 {
+    #[inline(always)]
+    fn address(self) -> *const u8 {
+        self
+    }
+
+    #[inline(always)]
+    fn weigh(self, value: A) -> A {
+        value
+    }
+}
+
+impl<A: Accumulator> Source<A> for (A, *const u8) {
+    #[inline(always)]
+    fn address(self) -> *const u8 {
+        self.1
+    }
+
+    #[inline(always)]
+    fn weigh(self, value: A) -> A {
+        self.0.multiply(value)
+    }
+}
 
 /// `out[i] = finish(sources[0][i] op sources[1][i] op ...)` for `count` elements.
 ///
@@ -41,13 +71,31 @@ pub(super) unsafe fn reduce<F, O, const LANES: usize>(
             [a, b] if out.cast_const() == a => pair::<F, O, LANES>(out, b, out, words),
             [a, b] if out.cast_const() == b => pair::<F, O, LANES>(out, a, out, words),
             [a, b] => pair::<F, O, LANES>(a, b, out, words),
-            _ => tiles::<F, O, LANES>(sources, out, words),
+            _ => tiles::<F, O, _, LANES>(sources, out, words),
         }
-        if !count.is_multiple_of(LANES) {
-            let whole = words * size_of::<F::Word>();
-            let bytes = count % LANES * (size_of::<F::Word>() / LANES);
-            tail::<F, O, LANES>(sources, out, whole, bytes);
-        }
+        tail::<F, O, _, LANES>(sources, out, count);
+    }
+}
+
+/// `out[i] = rows[0].weight * rows[0][i] + rows[1].weight * rows[1][i] + ...` for `count` elements.
+///
+/// Without rows it does nothing.
+///
+/// # Safety
+///
+/// As [`WeightedSum::sum`](super::WeightedSum::sum).
+#[inline(always)]
+pub(super) unsafe fn weighted<F, const LANES: usize>(
+    rows: &[(F::Acc, *const u8)],
+    out: *mut u8,
+    count: usize,
+) where
+    F: Format<LANES, Acc: Accumulator>,
+{
+    // SAFETY: as in `reduce`.
+    unsafe {
+        tiles::<F, Sum, _, LANES>(rows, out, count / LANES);
+        tail::<F, Sum, _, LANES>(rows, out, count);
     }
 }
 
@@ -84,10 +132,11 @@ where
 ///
 /// As [`reduce`], for `words` words.
 #[inline(always)]
-unsafe fn tiles<F, O, const LANES: usize>(sources: &[*const u8], out: *mut u8, words: usize)
+unsafe fn tiles<F, O, S, const LANES: usize>(sources: &[S], out: *mut u8, words: usize)
 where
     F: Format<LANES>,
     O: Operator<F::Acc>,
+    S: Source<F::Acc>,
 {
     let mut tile = Tile(MaybeUninit::uninit());
     let acc: *mut F::Acc = tile.0.as_mut_ptr().cast();
@@ -102,20 +151,20 @@ where
             let rest = match *sources {
                 [] => return,
                 [a] => {
-                    seed::<F, O, 1, LANES>(acc, [a.add(at)], full, len);
+                    seed::<F, O, _, 1, LANES>(acc, [a], at, full, len);
                     &[]
                 }
                 [a, b, ref rest @ ..] => {
-                    seed::<F, O, 2, LANES>(acc, [a.add(at), b.add(at)], full, len);
+                    seed::<F, O, _, 2, LANES>(acc, [a, b], at, full, len);
                     rest
                 }
             };
             let (pairs, last) = rest.as_chunks::<2>();
             for &[a, b] in pairs {
-                fold::<F, O, 2, LANES>(acc, [a.add(at), b.add(at)], full, len);
+                fold::<F, O, _, 2, LANES>(acc, [a, b], at, full, len);
             }
             for &a in last {
-                fold::<F, O, 1, LANES>(acc, [a.add(at)], full, len);
+                fold::<F, O, _, 1, LANES>(acc, [a], at, full, len);
             }
             finish::<F, O, LANES>(acc, out.add(at), full, len, sources.len());
         }
@@ -130,30 +179,49 @@ fn slot<const LANES: usize>(lane: usize, i: usize, stride: usize) -> usize {
     if LANES < 8 { lane * stride + i } else { i * LANES + lane }
 }
 
+/// The lanes of a source's word `i` after `at` bytes, not weighed yet: the loops over lanes do that,
+/// by index. With `map`, `zip` or a loop of its own the loops over words no longer vectorise.
+///
+/// # Safety
+///
+/// The word can be read.
+#[inline(always)]
+unsafe fn load<F, S, const LANES: usize>(source: S, at: usize, i: usize) -> [F::Acc; LANES]
+where
+    F: Format<LANES>,
+    S: Source<F::Acc>,
+{
+    // SAFETY: the contract above.
+    F::unpack(unsafe { source.address().add(at).cast::<F::Word>().add(i).read_unaligned() })
+}
+
 /// Sets the accumulators from the first sources.
 ///
 /// # Safety
 ///
-/// `len <= stride` words can be read at each source; `acc` holds `stride * LANES` accumulators.
+/// `len <= stride` words can be read `at` bytes into each source; `acc` holds `stride * LANES`
+/// accumulators.
+#[expect(clippy::needless_range_loop)] // See `load`.
 #[inline(always)]
-unsafe fn seed<F, O, const SOURCES: usize, const LANES: usize>(
+unsafe fn seed<F, O, S, const SOURCES: usize, const LANES: usize>(
     acc: *mut F::Acc,
-    sources: [*const u8; SOURCES],
+    sources: [S; SOURCES],
+    at: usize,
     stride: usize,
     len: usize,
 ) where
     F: Format<LANES>,
     O: Operator<F::Acc>,
+    S: Source<F::Acc>,
 {
     for i in 0..len {
         // SAFETY: `i < len <= stride` and `lane < LANES`, by the contract above.
         unsafe {
-            let values =
-                sources.map(|source| F::unpack(source.cast::<F::Word>().add(i).read_unaligned()));
+            let values = sources.map(|source| load::<F, S, LANES>(source, at, i));
             for lane in 0..LANES {
-                let mut value = values[0][lane];
-                for next in &values[1..] {
-                    value = O::combine(value, next[lane]);
+                let mut value = sources[0].weigh(values[0][lane]);
+                for k in 1..SOURCES {
+                    value = O::combine(value, sources[k].weigh(values[k][lane]));
                 }
                 acc.add(slot::<LANES>(lane, i, stride)).write(value);
             }
@@ -166,26 +234,28 @@ unsafe fn seed<F, O, const SOURCES: usize, const LANES: usize>(
 /// # Safety
 ///
 /// As [`seed`], which must have set the first `len` accumulators of each lane.
+#[expect(clippy::needless_range_loop)] // See `load`.
 #[inline(always)]
-unsafe fn fold<F, O, const SOURCES: usize, const LANES: usize>(
+unsafe fn fold<F, O, S, const SOURCES: usize, const LANES: usize>(
     acc: *mut F::Acc,
-    sources: [*const u8; SOURCES],
+    sources: [S; SOURCES],
+    at: usize,
     stride: usize,
     len: usize,
 ) where
     F: Format<LANES>,
     O: Operator<F::Acc>,
+    S: Source<F::Acc>,
 {
     for i in 0..len {
         // SAFETY: `i < len <= stride` and `lane < LANES`, by the contract above.
         unsafe {
-            let values =
-                sources.map(|source| F::unpack(source.cast::<F::Word>().add(i).read_unaligned()));
+            let values = sources.map(|source| load::<F, S, LANES>(source, at, i));
             for lane in 0..LANES {
                 let slot = acc.add(slot::<LANES>(lane, i, stride));
                 let mut value = slot.read();
-                for next in &values {
-                    value = O::combine(value, next[lane]);
+                for k in 0..SOURCES {
+                    value = O::combine(value, sources[k].weigh(values[k][lane]));
                 }
                 slot.write(value);
             }
@@ -225,23 +295,25 @@ unsafe fn finish<F, O, const LANES: usize>(
 ///
 /// # Safety
 ///
-/// `at + bytes` bytes can be read at each source and written at `out`, and `bytes` is less than a
-/// word.
+/// `count` elements can be read at each source and written at `out`.
 #[inline(always)]
-unsafe fn tail<F, O, const LANES: usize>(
-    sources: &[*const u8],
-    out: *mut u8,
-    at: usize,
-    bytes: usize,
-) where
+unsafe fn tail<F, O, S, const LANES: usize>(sources: &[S], out: *mut u8, count: usize)
+where
     F: Format<LANES>,
     O: Operator<F::Acc>,
+    S: Source<F::Acc>,
 {
-    let load = |source: *const u8| {
+    if count.is_multiple_of(LANES) {
+        return;
+    }
+    let at = count / LANES * size_of::<F::Word>();
+    let bytes = count % LANES * (size_of::<F::Word>() / LANES);
+    let load = |source: S| {
         let mut word = <F::Word as bytemuck::Zeroable>::zeroed();
+        let from = source.address().wrapping_add(at);
         // SAFETY: `bytes` bytes from `at` can be read, by the contract above, and fit in the word.
-        unsafe { source.add(at).copy_to_nonoverlapping((&raw mut word).cast(), bytes) };
-        F::unpack(word)
+        unsafe { from.copy_to_nonoverlapping((&raw mut word).cast(), bytes) };
+        F::unpack(word).map(|value| source.weigh(value))
     };
     let Some((&first, rest)) = sources.split_first() else { return };
     let mut values = load(first);

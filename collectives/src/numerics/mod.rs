@@ -11,6 +11,10 @@
 //! - `min` and `max` are IEEE 754-2019 `minimum` and `maximum`.
 //! - Integer sums and products wrap; `avg` divides the exact sum, toward zero.
 //!
+//! - [`WeightedSum`] folds rows in their order, each element multiplied by its row's weight before,
+//!   as one more rounded operation.
+//! - [`BlockQuantiser`] says how blocks become f8e4m3 with a scale each.
+//!
 //! So every rank, repetition, size, algorithm and backend gets the same bits. The same holds for
 //! the vector instructions in use: the loops are compiled for several sets of them and the best
 //! one is picked at run time.
@@ -23,14 +27,48 @@ mod dispatch;
 mod environment;
 mod format;
 mod kernel;
+mod quantise;
 #[cfg(test)]
 mod tests;
+mod weighted;
+
+use core::fmt;
 
 use symmem_hal::types::DType;
+use symmem_hal::{Fault, Kind};
 
-use dispatch::{Kernel, Level};
+use dispatch::{Kernel, Level, Ranges};
 use environment::DefaultEnvironment;
+pub use quantise::BlockQuantiser;
 pub use symmem_hal::types::{ReduceOp, UnsupportedOp};
+pub use weighted::WeightedSum;
+
+/// An element type that an operation is not defined on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("defined on {}, not on {dtype}", Names(supported))]
+pub struct UnsupportedType {
+    /// The element type asked for.
+    pub dtype: DType,
+    /// Those that the operation is defined on.
+    pub supported: &'static [DType],
+}
+
+impl Fault for UnsupportedType {
+    fn kind(&self) -> Kind {
+        Kind::InvalidArgument
+    }
+}
+
+struct Names<'a>(&'a [DType]);
+
+impl fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, dtype) in self.0.iter().enumerate() {
+            write!(f, "{}{dtype}", if i == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
 
 /// The reduction of one element type by one operator: looked up once, then called for each slice.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +127,6 @@ impl Reducer {
         let _environment = DefaultEnvironment::enter();
         // SAFETY: `kernel` counts in elements or, for bitwise operators, in bytes of them, and
         // `at_level` chose one that this processor runs; all else is the caller's promise.
-        unsafe { (self.kernel)(sources, out, count * self.units) }
+        unsafe { (self.kernel)(Ranges { sources, out, count: count * self.units }) }
     }
 }

@@ -102,6 +102,15 @@ impl Format<2> for F16 {
     }
 }
 
+impl E4m3 {
+    /// The code of a value, of ±448 where it is beyond. Elements one by one, for loops whose input is
+    /// wider.
+    #[inline(always)]
+    pub(in crate::numerics) fn saturated(value: f32) -> u8 {
+        narrow::<Self>(value.clamp(-448.0, 448.0)) as u8
+    }
+}
+
 macro_rules! bytes {
     ($($format:ty),*) => {$(
         impl Format<4> for $format {

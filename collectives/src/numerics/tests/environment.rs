@@ -3,8 +3,8 @@
 use symmem_hal::types::DType;
 
 use super::{Level, reduce};
-use crate::numerics::ReduceOp;
 use crate::numerics::environment::{DefaultEnvironment, register};
+use crate::numerics::{BlockQuantiser, ReduceOp, WeightedSum};
 
 #[cfg(target_arch = "x86_64")]
 /// Round down, flush to zero, denormals are zero, nothing trapped.
@@ -39,6 +39,34 @@ fn the_callers_environment_changes_no_bit_and_is_kept() {
             assert_ne!(found[0], 0);
         }
     }
+}
+
+/// A product and a scale that are subnormals.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[test]
+fn nor_does_it_change_weighted_sums_and_blocks() {
+    let x = [f32::MIN_POSITIVE; 40];
+    let run = || {
+        let (mut sum, mut codes, mut scale) = ([0f32; 40], [0u8; 40], 0f32);
+        let rows = [(0.5, x.as_ptr().cast::<u8>()); 3];
+        let (weighted, blocks) = (WeightedSum::new(DType::F32), BlockQuantiser::new(DType::F32));
+        // SAFETY: every buffer holds 40 elements and belongs to this closure.
+        unsafe {
+            weighted.unwrap().sum(&rows, sum.as_mut_ptr().cast(), 40);
+            blocks.unwrap().quantise(x.as_ptr().cast(), 40, codes.as_mut_ptr(), &raw mut scale);
+        }
+        (sum.map(f32::to_bits), codes, scale.to_bits())
+    };
+    let expected = run();
+    let before = register::read();
+    // SAFETY: until it is put back nothing here computes with floats but the loops under test.
+    unsafe { register::write(CHANGED) };
+    let found = run();
+    // SAFETY: the value that the thread had.
+    unsafe { register::write(before) };
+    assert_eq!(found, expected);
+    assert_eq!(expected.0[0], 3 << 22);
+    assert_eq!((expected.1[0], expected.2), (0x7e, (1 << 23) / 448 + 1));
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

@@ -6,8 +6,10 @@ mod floats;
 mod integers;
 mod model;
 mod operators;
+mod quantise;
 mod random;
 mod ranges;
+mod weighted;
 
 use symmem_hal::types::DType;
 

@@ -10,7 +10,7 @@ use crate::numerics::ReduceOp;
 
 /// Bits of an element: any, or few of them set or clear, which makes zeros, infinities, NaNs and
 /// subnormals of every float type.
-fn element(dtype: DType) -> impl Strategy<Value = u64> {
+pub(super) fn element(dtype: DType) -> impl Strategy<Value = u64> {
     let width = 8 * dtype.size() as u32;
     let mask = u64::MAX >> (64 - width);
     prop_oneof![

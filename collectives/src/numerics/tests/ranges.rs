@@ -37,8 +37,7 @@ impl Arena {
         arena
     }
 
-    /// Reduces the first `ranks` ranges into range `out`, checks that nothing else changed, and
-    /// returns the output.
+    /// Reduces the first `ranks` ranges into range `out`.
     pub(super) fn reduce(
         &mut self,
         level: Level,
@@ -46,15 +45,28 @@ impl Arena {
         ranks: usize,
         out: usize,
     ) -> Vec<u64> {
+        let reducer = Reducer::at_level(level, self.dtype, op).unwrap();
+        self.fold(ranks, out, |sources, out, count| {
+            // SAFETY: each range holds `count` elements within its own buffer, which nobody else has.
+            unsafe { reducer.reduce(sources, out, count) };
+        })
+    }
+
+    /// Has the first `ranks` ranges folded into range `out`, checks that nothing else changed, and
+    /// returns the output.
+    pub(super) fn fold(
+        &mut self,
+        ranks: usize,
+        out: usize,
+        fold: impl FnOnce(&[*const u8], *mut u8, usize),
+    ) -> Vec<u64> {
         let before: Vec<Vec<u64>> = self.buffers.clone();
         let addresses: Vec<*mut u8> = (self.buffers.iter_mut().zip(&self.offsets))
             .map(|(buffer, &start)| buffer.as_mut_ptr().cast::<u8>().wrapping_add(start))
             .collect();
         let sources: Vec<*const u8> =
             addresses[..ranks].iter().map(|address| address.cast_const()).collect();
-        let reducer = Reducer::at_level(level, self.dtype, op).unwrap();
-        // SAFETY: each range holds `count` elements within its own buffer, which nobody else has.
-        unsafe { reducer.reduce(&sources, addresses[out], self.count) };
+        fold(&sources, addresses[out], self.count);
         let bytes = self.count * self.dtype.size();
         let mut result = Vec::new();
         for (i, (now, then)) in self.buffers.iter().zip(&before).enumerate() {
