@@ -78,8 +78,8 @@ pub use landing::{
     SendBack, SendCall, Sent,
 };
 pub use routing::{
-    Chosen, Combine, Dispatch, Layout, Origin, RoutedError, Routing, RoutingError, RoutingOptions,
-    RoutingOptionsError,
+    Chosen, Combine, Dispatch, Layout, Origin, Route, RoutedError, Routing, RoutingError,
+    RoutingOptions, RoutingOptionsError,
 };
 pub use symmem_collectives as collectives;
 pub use symmem_hal as hal;

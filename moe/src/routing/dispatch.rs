@@ -17,6 +17,24 @@ use crate::all_to_all_vdev::Overflow;
 use crate::call::{At, Call, Exchange, failed};
 use crate::tensors::{Named, TensorMismatch, apart};
 
+/// How rows come to their ranks. All have the same result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Route {
+    /// What is faster, by a table for the number of ranks and the most bytes of their tokens.
+    #[default]
+    Auto,
+    /// All ranks tell each other how many rows each has for whom; then each token is stored once in every rank
+    /// that it goes to.
+    Direct,
+    /// All ranks show each other all their tokens, and each takes what is for its experts: one exchange instead
+    /// of two, of more bytes.
+    Gathered,
+}
+
+/// For each number of ranks, the most bytes of a rank's tokens that are faster gathered.
+const GATHERED: &[(usize, u64)] = &[(2, 16 << 10), (4, 8 << 10)];
+
 /// Tokens go to the ranks of the experts that they have chosen; see [`Routing::dispatch`].
 #[derive(Clone, Copy, Debug)]
 pub struct Dispatch<'a> {
@@ -29,6 +47,7 @@ pub struct Dispatch<'a> {
     payloads: [Option<(&'a View, &'a View)>; PAYLOADS],
     scales: Option<&'a View>,
     has_too_many: bool,
+    route: Route,
 }
 
 impl Routing {
@@ -76,6 +95,7 @@ impl Routing {
             payloads,
             scales,
             has_too_many: false,
+            route: Route::Auto,
         };
         Call::new(self.group(), what)
     }
@@ -105,6 +125,13 @@ impl<'a> Call<'a, Dispatch<'a>> {
     #[inline]
     pub fn quantised(mut self, scales: &'a (impl AsRef<View> + ?Sized)) -> Self {
         self.what.scales = Some(scales.as_ref());
+        self
+    }
+
+    /// How rows travel, instead of what the table says.
+    #[inline]
+    pub fn route(mut self, route: Route) -> Self {
+        self.what.route = route;
         self
     }
 
@@ -231,6 +258,29 @@ impl<'a> Dispatch<'a> {
         Ok(payload)
     }
 
+    /// Whether all tokens are shown to all ranks: a function of what all ranks have alike.
+    fn shows(&self, at: &At<'_>) -> Result<bool, RoutedError> {
+        let Some(indices) = self.indices.filter(|_| self.route != Route::Direct) else {
+            return Ok(false);
+        };
+        let (shape, world) = (&self.routing.0.shape, at.group.size());
+        let mut rows = 0;
+        for (i, (source, _)) in self.payloads.iter().flatten().enumerate() {
+            let (_, row) = Named::new(SOURCES[i], source).rows()?;
+            rows += shape.tokens * row * source.dtype().size() as u64 + 16;
+        }
+        let choices = shape.tokens * shape.choices as u64;
+        let needed =
+            8 * shape.words() as u64 + choices * (4 + indices.dtype().size() as u64) + 16 + rows;
+        let room = 2 * at.lane.layout().chunk_capacity().get();
+        if self.route == Route::Gathered {
+            let error = RoutedError::TooLargeToGather { needed, room };
+            return if needed > room { Err(error) } else { Ok(true) };
+        }
+        let most = GATHERED.iter().find(|(ranks, _)| world <= *ranks).map_or(0, |(_, most)| *most);
+        Ok(needed <= most.min(room))
+    }
+
     fn plan(&self, at: &At<'_>) -> Result<(DispatchPlan, Signature), RoutedError> {
         if self.has_too_many {
             return Err(RoutedError::TooManyPayloads { most: PAYLOADS });
@@ -239,8 +289,13 @@ impl<'a> Dispatch<'a> {
         read.iter().chain(&written).try_for_each(|tensor| tensor.check(at.group))?;
         let source_rows = self.rows()?;
         let records = self.routing.mapped()?;
-        let is_new = u64::from(self.indices.is_some());
-        let mut words = vec![at.tag, at.lane.index().into(), records.ordinal, is_new];
+        let shows = self.shows(at)?;
+        let kind = u64::from(self.indices.is_some()) | u64::from(shows) << 1;
+        // Where indices are shown, they are of one type.
+        let index = self.indices.filter(|_| shows).map_or(0, |view| view.dtype().size() as u64);
+        let has_weights = u64::from(self.weights.is_some());
+        let kind = kind | has_weights << 2 | index << 3;
+        let mut words = vec![at.tag, at.lane.index().into(), records.ordinal, kind];
         let mut payloads = [bytemuck::Zeroable::zeroed(); PAYLOADS];
         for (i, payload) in payloads.iter_mut().enumerate() {
             *payload = self.payload(i, at, &mut words)?;
@@ -262,7 +317,7 @@ impl<'a> Dispatch<'a> {
             payload_count: self.payloads.iter().flatten().count() as u32,
             index: self.indices.map_or(0, |indices| indices.dtype().size() as u32),
             drop: (inner.overflow == Overflow::Drop).into(),
-            reserved: 0,
+            shows: shows.into(),
         };
         let dtype = self.payloads[0].map(|(x, _)| x.dtype());
         Ok((plan, Signature::new(Operation::Dispatch, dtype, None, &words)))

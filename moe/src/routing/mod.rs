@@ -20,7 +20,7 @@ use symmem_mem::{
 };
 
 pub use combine::Combine;
-pub use dispatch::Dispatch;
+pub use dispatch::{Dispatch, Route};
 pub use options::{RoutingOptions, RoutingOptionsError};
 pub(crate) use plan::{CombinePlan, DispatchPlan, OnHost};
 use plan::{Record, Routed};
@@ -90,6 +90,17 @@ pub enum RoutedError {
     TooManyPayloads {
         /// How many it carries.
         most: usize,
+    },
+    /// A lane's staging cannot hold all tokens that a rank may have.
+    #[error(
+        "Route::Gathered shows {needed} bytes, the lane's staging has room for {room}: make the workspace \
+         larger (Options::workspace), or the routing for fewer tokens"
+    )]
+    TooLargeToGather {
+        /// Bytes of the most tokens that a rank may have.
+        needed: u64,
+        /// Bytes that there is room for.
+        room: u64,
     },
     /// Where rows lie by rank, one holds all choices of a token: who sums them has applied the weights.
     #[error("a combine of rows by rank takes no weights: they were dispatched with the rows")]

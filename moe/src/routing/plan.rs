@@ -91,7 +91,8 @@ pub(crate) struct DispatchPlan {
     pub index: u32,
     /// Whether rows that do not fit are dropped.
     pub drop: u32,
-    pub reserved: u32,
+    /// Whether every rank shows all its tokens to all others.
+    pub shows: u32,
 }
 
 /// A combine.

@@ -169,6 +169,11 @@ impl Counts<'_> {
         &self.words[rank * self.shape.words()..][..self.shape.words()]
     }
 
+    /// Tokens of a rank.
+    pub(crate) fn tokens(&self, source: usize) -> u64 {
+        self.message(source)[0]
+    }
+
     pub(crate) fn rows(&self, source: usize, bin: usize) -> u64 {
         self.message(source)[HEAD + bin]
     }

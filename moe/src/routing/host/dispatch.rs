@@ -19,14 +19,19 @@ type PerBin = SmallVec<[u64; 256]>;
 pub(super) fn dispatch(lane: &Lane<'_>, plan: &DispatchPlan) -> Result<(), Ended> {
     let shape = plan.routed.shape(lane.world());
     let work = Dispatch { lane, plan, shape, me: lane.me() };
-    if plan.indices.is_null() { work.again() } else { work.anew() }
+    if plan.indices.is_null() {
+        return work.again();
+    }
+    // Where there is nobody to show anything to, nothing is shown.
+    if plan.shows != 0 && lane.world() > 1 { work.select() } else { work.anew() }
 }
 
-struct Dispatch<'a> {
-    lane: &'a Lane<'a>,
-    plan: &'a DispatchPlan,
-    shape: Shape,
-    me: usize,
+/// One launch.
+pub(super) struct Dispatch<'a> {
+    pub lane: &'a Lane<'a>,
+    pub plan: &'a DispatchPlan,
+    pub shape: Shape,
+    pub me: usize,
 }
 
 impl Dispatch<'_> {
@@ -84,13 +89,18 @@ impl Dispatch<'_> {
         self.end(Some(session), 1)
     }
 
-    fn end(&self, session: Option<Session<'_>>, raised: u32) -> Result<(), Ended> {
+    pub(super) fn end(&self, session: Option<Session<'_>>, raised: u32) -> Result<(), Ended> {
         let of_group = self.plan.routed.group_completion != 0;
         session.map_or(Ok(()), |session| self.lane.finish(session, raised, of_group))
     }
 
+    /// The tensors that it carries.
+    pub(super) fn payloads(&self) -> &[Payload] {
+        &self.plan.payloads[..self.plan.payload_count as usize]
+    }
+
     /// Writes this rank's message: its tokens, what is wrong with them, and its rows for each bin.
-    fn count(&self, words: &mut [u64]) -> Result<(), Ended> {
+    pub(super) fn count(&self, words: &mut [u64]) -> Result<(), Ended> {
         let (plan, shape) = (self.plan, self.shape);
         let (tokens, mut finding) = tokens(self.lane, plan.count, plan.source_rows)?;
         let indices = self.indices(tokens)?;
@@ -100,9 +110,7 @@ impl Dispatch<'_> {
                 let Some(expert) = indices.expert(at, shape.experts) else {
                     let value = indices.at(at);
                     if value != -1 && finding.what == 0 {
-                        let limit = shape.experts as u64;
-                        finding =
-                            Finding::new(Finding::NO_EXPERT, at, value.cast_unsigned(), limit);
+                        finding = no_expert(value, at, shape.experts);
                     }
                     continue;
                 };
@@ -130,7 +138,7 @@ impl Dispatch<'_> {
     }
 
     /// Decides where each choice of each token goes.
-    fn place(&self, counts: &Counts<'_>, tokens: u64) -> Result<(), Ended> {
+    pub(super) fn place(&self, counts: &Counts<'_>, tokens: u64) -> Result<(), Ended> {
         let shape = self.shape;
         let mut next: PerBin = SmallVec::from_elem(0, shape.bins());
         let mut ends = next.clone();
@@ -174,7 +182,7 @@ impl Dispatch<'_> {
     fn send(&self, tokens: u64, anew: bool) -> Result<(), Ended> {
         let (plan, shape, lane) = (self.plan, self.shape, self.lane);
         let mut carriers: SmallVec<[Carrier; 4]> = SmallVec::new();
-        for payload in &plan.payloads[..plan.payload_count as usize] {
+        for payload in self.payloads() {
             carriers.push(Carrier::new(lane, payload, plan.source_rows, shape.capacity)?);
         }
         let bytes = plan.record_bytes * shape.capacity;
@@ -240,7 +248,7 @@ impl Dispatch<'_> {
     }
 
     /// Writes how many rows this rank received, and where. How many more were sent to it.
-    fn tell(&self, counts: &Counts<'_>, is_good: bool) -> Result<u64, Ended> {
+    pub(super) fn tell(&self, counts: &Counts<'_>, is_good: bool) -> Result<u64, Ended> {
         let shape = self.shape;
         let count = shape.groups();
         let mut groups: SmallVec<[i64; 128]> = SmallVec::from_elem(0, 2 * count);
@@ -281,7 +289,7 @@ impl Dispatch<'_> {
                 if from == row || from as u64 >= shape.capacity {
                     continue;
                 }
-                for payload in &plan.payloads[..plan.payload_count as usize] {
+                for payload in self.payloads() {
                     let pairs =
                         [(payload.target, payload.row), (payload.scales, payload.scale_row)];
                     for (base, bytes) in pairs.into_iter().filter(|(base, _)| !base.is_null()) {
@@ -342,6 +350,11 @@ impl Indices {
     ) -> Result<Self, Ended> {
         let at = lane.follow(at, choices * u64::from(bytes))?;
         Ok(Indices { at: at.cast_const(), bytes: bytes as usize })
+    }
+
+    /// Those at an address, which has as many as are asked for.
+    pub(super) fn at_address(at: *mut u8, bytes: u32) -> Self {
+        Indices { at: at.cast_const(), bytes: bytes as usize }
     }
 
     pub(crate) fn at(&self, index: usize) -> i64 {
@@ -427,6 +440,11 @@ impl<'a> Carrier<'a> {
             row: vec![0; row],
             scales: vec![0.0; scales],
         })
+    }
+
+    /// Takes rows from elsewhere from now on.
+    pub(super) fn restart(&mut self, source: *const u8) {
+        (self.source, self.made) = (source, None);
     }
 
     pub(crate) fn begin(&mut self, token: usize) {

@@ -3,6 +3,7 @@
 
 pub(crate) mod combine;
 pub(crate) mod dispatch;
+mod select;
 
 use symmem_hal::LaunchContext;
 use symmem_sync::host::Ended;

@@ -6,8 +6,8 @@ use symmem_hal::{Fault as _, Kind, StreamMode, Wait};
 use symmem_mem::call::Operation;
 use symmem_mem::{Completion, Failure, Group, Options, RendezvousError, Tensor};
 use symmem_moe::{
-    Layout, Moe as _, Overflow, Reason, Refusal, RoutedError as Error, Routing, RoutingError,
-    RoutingOptions, RoutingOptionsError, TensorMismatch,
+    Layout, Moe as _, Overflow, Reason, Refusal, Route, RoutedError as Error, Routing,
+    RoutingError, RoutingOptions, RoutingOptionsError, TensorMismatch,
 };
 use symmem_sync::Lanes as _;
 
@@ -84,7 +84,11 @@ struct Scene<'c> {
     routing: Routing,
     rows: Tensor<bf16>,
     made: Tensor<bf16>,
+    /// Whether every other dispatch shows all tokens to all ranks.
+    gathers: bool,
 }
+
+const ROUTES: [Route; 2] = [Route::Direct, Route::Gathered];
 
 // Exact in every type.
 const POISON: f32 = -12288.0;
@@ -103,7 +107,7 @@ impl<'c> Scene<'c> {
         let made = Tensor::zeros(context.device(), &shape)?;
         group.rendezvous(&rows, &group.wait())?;
         group.rendezvous(&made, &group.wait())?;
-        Ok(Scene { context, setting, routing, rows, made })
+        Ok(Scene { context, setting, routing, rows, made, gathers: true })
     }
 
     /// This rank's choices and weights on the device.
@@ -242,7 +246,8 @@ impl<'c> Scene<'c> {
         let (indices, weights) = self.choices(routes)?;
         let x = self.x(routes, seed)?;
         self.poison()?;
-        self.routing.dispatch(&x, &indices, &self.rows).weights(&weights).run()?;
+        let route = ROUTES[if self.gathers { seed as usize % 2 } else { 0 }];
+        self.routing.dispatch(&x, &indices, &self.rows).weights(&weights).route(route).run()?;
         Ok(weights)
     }
 
@@ -389,7 +394,8 @@ fn quantised_of<T: Element>(
         group.rendezvous(&scales, &group.wait())?;
         rows.write(&vec![F8E4M3(0x55); rows.count() as usize])?;
         scales.write(&vec![POISON; scales.count() as usize])?;
-        routing.dispatch(&x, &indices, &rows).quantised(&scales).run()?;
+        let route = ROUTES[seed as usize % 2];
+        routing.dispatch(&x, &indices, &rows).quantised(&scales).route(route).run()?;
         let (rows, scales) = (rows.to_vec()?, scales.to_vec()?);
         for (row, from) in routes.arrived(me).rows.iter().enumerate() {
             let found = &rows[row * hidden..][..hidden];
@@ -417,6 +423,14 @@ fn quantised_rows(context: &Context) -> Verdict {
     quantised_of(context, 257, |x| x, |x| x)
 }
 
+fn name(rank: usize, token: usize) -> u64 {
+    (rank as u64) << 32 | token as u64 | 1 << 60
+}
+
+fn part(rank: usize, token: usize) -> [u8; 3] {
+    [rank as u8, token as u8, 77]
+}
+
 fn several_tensors_at_once(context: &Context) -> Verdict {
     let mut random = random(context, 6);
     let (group, device, me) = (context.group()?, context.device(), context.rank());
@@ -429,19 +443,27 @@ fn several_tensors_at_once(context: &Context) -> Verdict {
     let count = routes.tokens(me) as u64;
     let (names, bytes) =
         (Tensor::<u64>::zeros(device, &[count])?, Tensor::<u8>::zeros(device, &[count, 3])?);
-    let name = |rank: usize, token: usize| (rank as u64) << 32 | token as u64 | 1 << 60;
     names.write(&(0..count as usize).map(|token| name(me, token)).collect::<Vec<_>>())?;
-    let part = |rank: usize, token: usize| [rank as u8, token as u8, 77];
     bytes.write(&(0..count as usize).flat_map(|token| part(me, token)).collect::<Vec<_>>())?;
     let there_names = Tensor::<u64>::zeros(device, &[setting.capacity])?;
     let there_bytes = Tensor::<u8>::zeros(device, &[setting.capacity, 3])?;
     group.rendezvous(&there_names, &group.wait())?;
     group.rendezvous(&there_bytes, &group.wait())?;
-    scene.poison()?;
-    let call = scene.routing.dispatch(&x, &indices, &scene.rows).weights(&weights);
-    call.payload(&names, &there_names).payload(&bytes, &there_bytes).run()?;
-    scene.check(&routes, 9)?;
-    let (names, bytes) = (there_names.to_vec()?, there_bytes.to_vec()?);
+    for route in ROUTES {
+        scene.poison()?;
+        there_names.write(&vec![0; setting.capacity as usize])?;
+        there_bytes.write(&vec![0; 3 * setting.capacity as usize])?;
+        context.ready()?;
+        context.meet()?;
+        let call = scene.routing.dispatch(&x, &indices, &scene.rows).weights(&weights).route(route);
+        call.payload(&names, &there_names).payload(&bytes, &there_bytes).run()?;
+        scene.check(&routes, 9)?;
+        check_several(&routes, me, &there_names.to_vec()?, &there_bytes.to_vec()?)?;
+    }
+    Ok(())
+}
+
+fn check_several(routes: &Routes, me: usize, names: &[u64], bytes: &[u8]) -> Verdict {
     for (row, from) in routes.arrived(me).rows.iter().enumerate() {
         let (expected, expected_bytes) =
             from.map_or((0, [0; 3]), |f| (name(f.source, f.token), part(f.source, f.token)));
@@ -571,15 +593,17 @@ fn experts_that_there_are_not(context: &Context) -> Verdict {
         let setting = setting(context, 5, 2, 4, Layout::Compact { align: 0 });
         let scene = Scene::new(context, &group, setting, overflow)?;
         let right = Routes::new(setting, &mut random, |_, _| 4, any(5));
-        for value in [5, -2, i64::MAX, i64::MIN] {
+        for (value, route) in [5, -2, i64::MAX, i64::MIN].into_iter().zip(ROUTES.repeat(2)) {
             let culprit = random.below(ranks as u64) as usize;
             let mut routes = right.clone();
             routes.indices[culprit][2][1] = value;
             scene.poison()?;
             let (indices, _) = scene.choices(&routes)?;
             let x = scene.x(&routes, 1)?;
-            let refusal =
-                refused(context, scene.routing.dispatch(&x, &indices, &scene.rows).run())?;
+            let refusal = refused(
+                context,
+                scene.routing.dispatch(&x, &indices, &scene.rows).route(route).run(),
+            )?;
             let reason = Reason::NoExpert { index: 5, value, experts: 5 };
             check_eq!((refusal.rank.index(), refusal.reason), (culprit, reason));
             check!(
@@ -698,11 +722,16 @@ fn choices_that_no_packets_hold(context: &Context) -> Verdict {
     let workspace = crate::suite::collectives::least_workspace(context)?;
     let group = context.group_with(&Options { workspace, ..options(context.size()) })?;
     let setting = setting(context, 1500, 2, 4, Layout::Compact { align: 0 });
-    let scene = Scene::new(context, &group, setting, Overflow::Error)?;
+    let mut scene = Scene::new(context, &group, setting, Overflow::Error)?;
+    scene.gathers = false;
     for _ in 0..2 {
         let routes = Routes::new(setting, &mut random, |r, _| r.below(5), any(1500));
         scene.round(&routes, random.next())?;
     }
+    let (indices, x) = (Tensor::<i64>::zeros(context.device(), &[0, 2])?, scene.made.slice(0, 0)?);
+    let x = super::reshaped(&x, &[0, HIDDEN as u64])?;
+    let call = scene.routing.dispatch(&x, &indices, &scene.rows).route(Route::Gathered);
+    check_err!(call.run(), Error::TooLargeToGather { .. });
     Ok(())
 }
 
