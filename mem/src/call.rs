@@ -33,6 +33,10 @@ pub enum Operation {
     AllToAllVdev2d = 10,
     /// The same the other way round: rows go back to where they came from.
     AllToAllVdev2dOffset = 11,
+    /// Element-wise reduction of a tile, which one rank gets.
+    TileReduce = 14,
+    /// Element-wise reduction of several tiles, each of which one rank gets.
+    MultiRootTileReduce = 15,
     /// An operation of a layer that this library does not have.
     Custom = 255,
 }
@@ -53,6 +57,8 @@ impl Operation {
             Operation::AllToAllVdev => "all_to_all_vdev",
             Operation::AllToAllVdev2d => "all_to_all_vdev_2d",
             Operation::AllToAllVdev2dOffset => "all_to_all_vdev_2d_offset",
+            Operation::TileReduce => "tile_reduce",
+            Operation::MultiRootTileReduce => "multi_root_tile_reduce",
             Operation::Custom => "custom operation",
         }
     }
@@ -72,6 +78,8 @@ impl Operation {
             9 => Some(Operation::AllToAllVdev),
             10 => Some(Operation::AllToAllVdev2d),
             11 => Some(Operation::AllToAllVdev2dOffset),
+            14 => Some(Operation::TileReduce),
+            15 => Some(Operation::MultiRootTileReduce),
             255 => Some(Operation::Custom),
             _ => None,
         }
