@@ -6,6 +6,8 @@ pub mod collectives;
 pub mod hal;
 #[cfg(feature = "mem")]
 pub mod mem;
+#[cfg(feature = "moe")]
+pub mod moe;
 #[cfg(feature = "collectives")]
 pub mod soak;
 #[cfg(feature = "sync")]
@@ -29,6 +31,8 @@ pub fn all() -> Vec<Test> {
         streams::tests,
         #[cfg(feature = "collectives")]
         collectives::tests,
+        #[cfg(feature = "moe")]
+        moe::tests,
         #[cfg(feature = "collectives")]
         soak::tests,
     ];
