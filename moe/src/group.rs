@@ -85,8 +85,8 @@ pub trait Moe {
     /// A rank is the root of one tile at most, and passes where its reduction goes; who is the root of none
     /// passes no output, and takes part. Tiles are of one type, each of a shape of its own, and in any
     /// allocations. Where all lie in one that is symmetric memory, they lie at the same places with the same
-    /// strides on every rank. The output may be this rank's own tile itself; else it shares no element with
-    /// any tile.
+    /// strides on every rank. The output may be this rank's own tile itself, and shares no element with any
+    /// other.
     fn multi_root_tile_reduce<'a>(
         &'a self,
         in_tiles: &'a [&'a View],

@@ -162,8 +162,8 @@ fn overlaps_that_are_not_in_place(context: &Context) -> Verdict {
             let other = view(300, [4, 6], 20)?;
             let roots = [me, context.neighbour(group, 1)?];
             let tiles = [&x, &other];
-            // Of the second tile, another is the root.
-            for y in [&other, &view(302, [4, 6], 20)?] {
+            // Of the second tile another is the root, also where it is the first one.
+            for (tiles, y) in [(tiles, &other), (tiles, &view(302, [4, 6], 20)?), ([&x, &x], &x)] {
                 let call = group.multi_root_tile_reduce(&tiles, Some(y), &roots);
                 let error = refused(run(call, &stream))?;
                 check!(matches!(error, Error::Call(CallError::Overlap)), "{error}");
