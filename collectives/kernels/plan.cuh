@@ -42,12 +42,12 @@ struct alignas(16) Plan {
 // A range of a rank's input of which one rank gets the reduction: runs of `row` bytes, `stride` apart.
 struct alignas(16) Block {
   u64 first;   // chunks of all blocks before
-  u64 at;      // where it begins in the input
+  u64 at;      // where it begins, from where the input does; maybe in another allocation
   u64 bytes;
   u64 row, stride;
   u64 output;  // where its owner's result goes
   u64 owner;
-  u64 reserved;
+  u64 output_stride;  // how far apart the result's runs are
 };
 
 constexpr u32 EVERY_RANK = ~0u;

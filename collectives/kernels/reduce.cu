@@ -543,7 +543,7 @@ SYMMEM_FN void reduce_blocks(const Plan& p) {
         const BlockChunk chunk = fold.next(p, number(c));
         const Block& b = *chunk.block;
         if (b.owner == lane.rank)
-          fold_runs(p, runs_of(p.input + b.at, b.row, b.stride), runs_of(b.output, b.row, b.row), chunk.start, chunk.length, b.bytes, step.parity, folded.at);
+          fold_runs(p, runs_of(p.input + b.at, b.row, b.stride), runs_of(b.output, b.row, b.output_stride), chunk.start, chunk.length, b.bytes, step.parity, folded.at);
         folded.advance(p);
       }
     }

@@ -89,7 +89,9 @@ impl Algorithm {
             Operation::Broadcast | Operation::AllToAll | Operation::AllToAllNd => {
                 &[Algorithm::Packet, Algorithm::OneShot]
             }
-            Operation::ReduceScatterOffset => &[Algorithm::OneShot],
+            Operation::ReduceScatterOffset
+            | Operation::TileReduce
+            | Operation::MultiRootTileReduce => &[Algorithm::OneShot],
             _ => &[],
         }
     }

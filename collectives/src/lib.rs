@@ -92,7 +92,7 @@ pub use all_to_all_nd::{AllToAllNd, AllToAllNdError};
 pub use broadcast::{Broadcast, BroadcastError};
 pub use call::{Call, CallError, Collective, NoMultimem};
 #[doc(hidden)]
-pub use call::{Refused, Site};
+pub use call::{Refused, Rows, Site, Tile, TileReduction};
 pub use choice::Algorithm;
 pub use group::Collectives;
 pub use reduce::{Reduce, ReduceError};

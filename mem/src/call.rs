@@ -37,6 +37,10 @@ pub enum Operation {
     Dispatch = 12,
     /// Experts' rows come back to their tokens, and are summed there.
     Combine = 13,
+    /// Element-wise reduction of a tile, which one rank gets.
+    TileReduce = 14,
+    /// Element-wise reduction of several tiles, each of which one rank gets.
+    MultiRootTileReduce = 15,
     /// The half of a dispatch in which rows are stored in the landings of their ranks.
     DispatchSend = 16,
     /// The half of a dispatch after which they are there.
@@ -67,6 +71,8 @@ impl Operation {
             Operation::AllToAllVdev2dOffset => "all_to_all_vdev_2d_offset",
             Operation::Dispatch => "dispatch",
             Operation::Combine => "combine",
+            Operation::TileReduce => "tile_reduce",
+            Operation::MultiRootTileReduce => "multi_root_tile_reduce",
             Operation::DispatchSend => "dispatch_send",
             Operation::DispatchReceive => "dispatch_receive",
             Operation::CombineSend => "combine_send",
@@ -92,6 +98,8 @@ impl Operation {
             11 => Some(Operation::AllToAllVdev2dOffset),
             12 => Some(Operation::Dispatch),
             13 => Some(Operation::Combine),
+            14 => Some(Operation::TileReduce),
+            15 => Some(Operation::MultiRootTileReduce),
             16 => Some(Operation::DispatchSend),
             17 => Some(Operation::DispatchReceive),
             18 => Some(Operation::CombineSend),

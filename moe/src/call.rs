@@ -12,8 +12,8 @@ use crate::verdict::Refusal;
 
 /// An operation about to be issued.
 ///
-/// Collective: every rank of the group must issue the same (operation, row, splits, layout, policy, tag),
-/// in the same order among its operations on the lane. What differs is a [`Failure::CallMismatch`] on both
+/// Collective: every rank of the group must issue the same (operation; row, splits, layout, policy, or shapes,
+/// type, operator, roots; tag), in the same order among its operations on the lane. What differs is a [`Failure::CallMismatch`] on both
 /// sides. What the splits on the device say may differ and must fit: if it does not, every rank is told the
 /// same [`Refusal`], nothing has moved, and the group goes on.
 #[derive(Clone, Copy, Debug)]

@@ -2,6 +2,7 @@
 
 use symmem_collectives::CallError;
 use symmem_hal::Wait;
+use symmem_hal::types::Rank;
 use symmem_mem::{Group, View};
 use symmem_sync::Lane;
 
@@ -10,9 +11,10 @@ use crate::call::Call;
 use crate::kept::Kept;
 use crate::landing::{Landing, LandingError, LandingOptions};
 use crate::routing::{Routing, RoutingError, RoutingOptions};
+use crate::tile_reduce::TileReduce;
 use crate::verdict::Refusal;
 
-/// Routed rows of a [`Group`].
+/// Routed rows and tiles of a [`Group`].
 ///
 /// Each begins a call: nothing happens before [`run`](Call::run) or [`on`](Call::on).
 pub trait Moe {
@@ -78,6 +80,38 @@ pub trait Moe {
     ///
     /// [`LandingError`], for other options on every rank.
     fn landing(&self, options: &LandingOptions, wait: &Wait) -> Result<Landing, LandingError>;
+
+    /// Tile reduction: the root gets the element-wise reduction of all ranks' tiles, by sum unless told
+    /// otherwise.
+    ///
+    /// A tile is a view of two dimensions, whose rows have no gaps in them and any gap between them, or of one,
+    /// which is a row. Tiles have the same shape and type everywhere, and rows as far apart as each rank likes;
+    /// only where `in_tile` is symmetric memory, it lies at the same place with the same strides on every rank.
+    ///
+    /// Nothing but the elements of the root's `out_tile` is written. It may be `in_tile` itself, which is in
+    /// place; else the two share no element, though they may lie in one matrix. On other ranks it is not looked
+    /// at.
+    fn tile_reduce<'a>(
+        &'a self,
+        in_tile: &'a (impl AsRef<View> + ?Sized),
+        out_tile: &'a (impl AsRef<View> + ?Sized),
+        root: Rank,
+    ) -> Call<'a, TileReduce<'a>>;
+
+    /// As [`tile_reduce`](Self::tile_reduce), of several tiles at once: the reduction of tile `i` goes to rank
+    /// `roots[i]`.
+    ///
+    /// A rank is the root of one tile at most, and passes where its reduction goes; who is the root of none
+    /// passes no output, and takes part. Tiles are of one type, each of a shape of its own, and in any
+    /// allocations. Where all lie in one that is symmetric memory, they lie at the same places with the same
+    /// strides on every rank. The output may be this rank's own tile itself, and shares no element with any
+    /// other.
+    fn multi_root_tile_reduce<'a>(
+        &'a self,
+        in_tiles: &'a [&'a View],
+        out_tile: Option<&'a View>,
+        roots: &'a [Rank],
+    ) -> Call<'a, TileReduce<'a>>;
 
     /// Whether a call that has completed on a lane was refused since this was last asked, or told by a call
     /// on the lane. Local; waits for nothing.
@@ -164,6 +198,24 @@ impl Moe for Group {
 
     fn landing(&self, options: &LandingOptions, wait: &Wait) -> Result<Landing, LandingError> {
         Landing::new(self, options, wait)
+    }
+
+    fn tile_reduce<'a>(
+        &'a self,
+        in_tile: &'a (impl AsRef<View> + ?Sized),
+        out_tile: &'a (impl AsRef<View> + ?Sized),
+        root: Rank,
+    ) -> Call<'a, TileReduce<'a>> {
+        Call::new(self, TileReduce::one(in_tile.as_ref(), out_tile.as_ref(), root))
+    }
+
+    fn multi_root_tile_reduce<'a>(
+        &'a self,
+        in_tiles: &'a [&'a View],
+        out_tile: Option<&'a View>,
+        roots: &'a [Rank],
+    ) -> Call<'a, TileReduce<'a>> {
+        Call::new(self, TileReduce::several(in_tiles, out_tile, roots))
     }
 
     fn verdict(&self, lane: Lane<'_>) -> Result<(), VerdictError> {

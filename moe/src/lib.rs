@@ -1,4 +1,5 @@
-//! Mixture-of-Experts layer of symmem: rows that go to the ranks of their experts, and back.
+//! Mixture-of-Experts layer of symmem: rows that go to the ranks of their experts, and back; tiles that are
+//! reduced.
 //!
 //! # Does
 //!
@@ -9,6 +10,8 @@
 //! | [`all_to_all_vdev`](Moe::all_to_all_vdev) | rows from every rank, by rank |
 //! | [`all_to_all_vdev_2d`](Moe::all_to_all_vdev_2d) | rows from every rank for each of its experts, by expert, padded as a grouped matrix product likes it |
 //! | [`all_to_all_vdev_2d_offset`](Moe::all_to_all_vdev_2d_offset) | those rows back where they came from |
+//! | [`tile_reduce`](Moe::tile_reduce) | the reduction of all ranks' tiles, on the root |
+//! | [`multi_root_tile_reduce`](Moe::multi_root_tile_reduce) | that of one of several tiles, on the root of each |
 //!
 //! - *Splits stay on the device*: the host reads none, so that a call is one launch and can be captured, and
 //!   each replay moves as many rows as the splits say then.
@@ -17,10 +20,14 @@
 //!   moved, and the group goes on. Or rows that do not fit are [dropped](Overflow::Drop), in an order that
 //!   is stated, and counted.
 //! - *Any number of experts and ranks*, none of whose rows may be any number.
+//! - *Tiles are part of what they lie in*: rows of any length and any distance, of any memory, private or
+//!   symmetric, in place or not. Every type and operator of an all-reduce, with the same bits; without
+//!   multicast, and with nothing to be set up.
 //!
 //! # Does not
 //!
-//! - Change a bit of what it moves; write padding, or rows that no split names.
+//! - Change a bit of what it moves; write padding, rows that no split names, what lies between the rows of a
+//!   tile, or the output of a rank that is no root.
 //! - Take what it cannot do right: overlapping tensors, private outputs, splits of another type are errors
 //!   before anything is sent.
 //!
@@ -32,6 +39,8 @@
 //! - *A refusal is told late, never early*: the call that tells of one is issued all the same. A rank that
 //!   has heard of it already and one that has not do the same, so that nobody waits for somebody who will
 //!   not come.
+//! - *A tile is a block of a reduction*, of the one that collectives have: ranks store tiles into the workspace
+//!   of their roots, or on the CPU roots read large ones where they lie. There is no second reduction here.
 //!
 //! # Two ranks
 //!
@@ -68,6 +77,7 @@ mod kept;
 mod landing;
 mod routing;
 mod tensors;
+mod tile_reduce;
 mod verdict;
 
 pub use all_to_all_vdev::{AllToAllVdev, AllToAllVdevError, Overflow};
@@ -86,4 +96,5 @@ pub use symmem_hal as hal;
 pub use symmem_mem as mem;
 pub use symmem_sync as sync;
 pub use tensors::TensorMismatch;
+pub use tile_reduce::{TileReduce, TileReduceError};
 pub use verdict::{Reason, Refusal};

@@ -47,7 +47,7 @@
 //! }
 //! ```
 
-#[cfg(all(test, feature = "collectives"))]
+#[cfg(all(test, feature = "moe"))]
 mod coverage;
 #[cfg(feature = "collectives")]
 pub mod model;

@@ -103,6 +103,9 @@ impl Symmetric {
     }
 
     fn input(group: &Group, request: &Request<'_>) -> Option<Self> {
+        if request.is_scattered {
+            return None;
+        }
         Self::of(group, &request.input, Access::Read, request.input_step)
     }
 
@@ -195,6 +198,7 @@ pub(super) fn launch(
             .iter()
             .flatten()
             .filter_map(Buffer::view)
+            .chain(request.inputs.iter().map(|tile| tile.view))
             .chain(request.outputs.iter().copied());
         let is_reached = direct.is_some() || algorithm == Algorithm::Multimem;
         let mapped = |view: &View| is_reached.then(|| group.keep_mapped(view)).flatten();
@@ -296,6 +300,7 @@ fn check(request: &Request<'_>, stream: &Stream, group: BackendKind) -> Result<(
     if let Some(source) = &request.source {
         source.on(group, "source")?;
     }
+    request.inputs.iter().try_for_each(|tile| Buffer::of(tile.view).on(group, "input"))?;
     request.outputs.iter().try_for_each(|view| Buffer::of(view).on(group, "output"))?;
     if stream.backend() != group {
         return Err(CallError::Backend { what: "stream", group, found: stream.backend() });
@@ -327,7 +332,9 @@ fn sign(
     // Ordinals count from 1, and no allocation has 2^32 bytes of offsets to spare.
     let ordinal = first.0 | second.0 << 32;
     let offset = first.1 ^ second.1.rotate_left(32);
-    let rest = [a, b, c, small, tag, ordinal, offset, request.input_step];
+    // Operations have steps, or blocks in places.
+    let places = if first.0 == 0 { 0 } else { request.places };
+    let rest = [a, b, c, small, tag, ordinal, offset, request.input_step ^ places];
     Signature::new(request.operation, Some(request.input.dtype()), request.op, &rest)
 }
 
@@ -362,9 +369,9 @@ impl Kernels {
     /// The kernel of an operation on a CPU.
     fn function(&self, operation: Operation) -> Result<Function, CallError> {
         let found = match self {
-            // Codes of collectives count from 1, in the order of the table.
             Kernels::Cpu(kernels) => {
-                (operation as usize).checked_sub(1).and_then(|at| kernels.get(at))
+                let at = host::OPERATIONS.iter().position(|known| *known == operation);
+                at.and_then(|at| kernels.get(at))
             }
             #[cfg(feature = "cuda")]
             Kernels::Gpu(_) => None,

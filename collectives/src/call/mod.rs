@@ -5,6 +5,7 @@ mod error;
 mod launch;
 mod plan;
 mod site;
+mod tiles;
 
 use core::fmt;
 
@@ -22,6 +23,7 @@ pub(crate) use launch::Symmetric;
 pub(crate) use launch::prepare;
 pub(crate) use plan::{Access, Block, Geometry, Pitch, Plan};
 pub use site::Site;
+pub use tiles::{Rows, Tile, TileReduction};
 
 use crate::choice::Algorithm;
 
@@ -74,6 +76,13 @@ pub struct Request<'a> {
     pub(crate) shape: [u64; 3],
     /// For an operation that is given blocks instead of parts; `output` is not used then.
     pub(crate) blocks: Vec<Block>,
+    /// What blocks lie in beside `input`.
+    pub(crate) inputs: &'a [Tile<'a>],
+    /// Whether those are of several allocations, so that the place of one says nothing of the others'.
+    pub(crate) is_scattered: bool,
+    /// A digest of where blocks lie in the input, which ranks compare along with its own place, where it is
+    /// symmetric.
+    pub(crate) places: u64,
     /// Where this rank's blocks go.
     pub(crate) outputs: &'a [&'a View],
     /// How many bytes further into symmetric memory each next rank's input begins.
@@ -85,6 +94,13 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// Whether it is given blocks, if maybe none.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn is_of_blocks(&self) -> bool {
+        use Operation::{MultiRootTileReduce, ReduceScatterOffset, TileReduce};
+        matches!(self.operation, ReduceScatterOffset | TileReduce | MultiRootTileReduce)
+    }
+
     /// Whether peers can be let to write the output where it lies: of kernels that store results in all
     /// outputs, too.
     #[cfg(feature = "cuda")]
@@ -116,6 +132,9 @@ impl<'a> Request<'a> {
             geometry,
             shape,
             blocks: Vec::new(),
+            inputs: &[],
+            is_scattered: false,
+            places: 0,
             outputs: &[],
             input_step: 0,
             is_written_by_peers: false,

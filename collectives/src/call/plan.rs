@@ -79,13 +79,15 @@ pub(crate) struct Geometry {
 #[repr(C)]
 pub struct Block {
     pub(crate) start: u64,
-    /// Where its first run begins in the input.
+    /// Where its first run begins, from where the input does; maybe in another allocation.
     pub(crate) at: u64,
     pub(crate) rows: u64,
     pub(crate) row: u64,
     pub(crate) stride: u64,
     /// Where this rank's result goes; null where it is another's.
     pub(crate) output: DevicePtr,
+    /// How far apart its runs are there.
+    pub(crate) output_stride: u64,
     pub(crate) owner: u64,
 }
 
@@ -93,6 +95,11 @@ impl Block {
     /// Its bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.rows * self.row
+    }
+
+    /// Bytes from the first run to one past the last, of runs `stride` apart.
+    pub(crate) fn extent(&self, stride: u64) -> u64 {
+        if self.bytes() == 0 { 0 } else { (self.rows - 1) * stride + self.row }
     }
 }
 

@@ -198,7 +198,7 @@ impl<'a> Launching<'a> {
             if plain && part.is_multiple_of(16) { widths.whole } else { widths.any }
         };
         Ok(match algorithm {
-            _ if request.operation == Operation::ReduceScatterOffset => {
+            _ if request.is_of_blocks() => {
                 let chunks = |chunk: u64| {
                     request.blocks.iter().map(|block| block.bytes().div_ceil(chunk)).sum()
                 };
@@ -323,7 +323,7 @@ fn device_blocks(
                 stride: block.stride,
                 output: block.output,
                 owner: block.owner,
-                reserved: 0,
+                output_stride: block.output_stride,
             };
             first += of.bytes.div_ceil(chunk);
             of

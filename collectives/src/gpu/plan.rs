@@ -72,7 +72,8 @@ pub(super) struct GpuBlock {
     /// Where its owner's result goes; null on others.
     pub output: DevicePtr,
     pub owner: u64,
-    pub reserved: u64,
+    /// How far apart the result's runs are.
+    pub output_stride: u64,
 }
 
 #[cfg(test)]
@@ -125,6 +126,7 @@ mod tests {
         check!(GpuPlan as "Plan": lane, input, output, bytes, row, input_pitch as "in",
             output_pitch as "out", peers, peer_offset, peer_step, slice, chunk, rounds, last, slots,
             ahead, root, receives, group_completion, plain, blocks, block_count, op);
-        check!(GpuBlock as "Block": first, at, bytes, row, stride, output, owner);
+        check!(GpuBlock as "Block": first, at, bytes, row, stride, output, owner,
+            output_stride);
     }
 }

@@ -29,8 +29,8 @@ pub(crate) use reduction::{fold, reduction};
 pub(crate) use staged::{Roles, staged};
 pub(crate) use work::{Work, kernel};
 
-/// The operations of this crate, in the order of their codes.
-pub(crate) const OPERATIONS: [Operation; 8] = [
+/// The operations of this crate, and those of the layers above that are made of its blocks.
+pub(crate) const OPERATIONS: [Operation; 10] = [
     Operation::AllReduce,
     Operation::AllGather,
     Operation::ReduceScatter,
@@ -39,6 +39,8 @@ pub(crate) const OPERATIONS: [Operation; 8] = [
     Operation::AllToAll,
     Operation::ReduceScatterOffset,
     Operation::AllToAllNd,
+    Operation::TileReduce,
+    Operation::MultiRootTileReduce,
 ];
 
 const fn kernel_of(operation: Operation, host: HostFn) -> Kernel {
@@ -57,5 +59,7 @@ pub(crate) static KERNELS: KernelSet = KernelSet {
         kernel_of(Operation::AllToAll, all_to_all::host::run),
         kernel_of(Operation::ReduceScatterOffset, reduce_scatter_offset::host::run),
         kernel_of(Operation::AllToAllNd, all_to_all_nd::host::run),
+        kernel_of(Operation::TileReduce, reduce_scatter_offset::host::run),
+        kernel_of(Operation::MultiRootTileReduce, reduce_scatter_offset::host::run),
     ],
 };

@@ -121,6 +121,17 @@ impl<'a> Work<'a> {
         Ok(unsafe { core::slice::from_raw_parts(at.cast_const().cast(), count) })
     }
 
+    /// Where a block lies in this rank's input, which may be in an allocation of its own.
+    pub(crate) fn input_of(&self, block: &Block) -> Result<Runs, Ended> {
+        let stride = block.stride as usize;
+        if block.bytes() == 0 {
+            return Ok(Runs { base: core::ptr::dangling_mut(), stride });
+        }
+        let at = self.plan.input.checked_add(Bytes(block.at)).ok_or(Ended)?;
+        let base = self.follow(at, block.extent(block.stride) as usize)?;
+        Ok(Runs { base, stride })
+    }
+
     /// Copies into an output, as the plan says how.
     ///
     /// # Safety

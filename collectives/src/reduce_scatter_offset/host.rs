@@ -1,4 +1,4 @@
-//! The reduce-scatter of blocks on a CPU.
+//! The reduce-scatter of blocks on a CPU, and whatever else is given blocks.
 #![allow(unsafe_code, reason = "a kernel: reads its argument block; copies its input")]
 
 use smallvec::SmallVec;
@@ -21,9 +21,10 @@ fn scatter(work: &Work<'_>) -> Result<(), Ended> {
         return Ok(());
     }
     let blocks: &[Block] = if work.part == 0 { &[] } else { work.blocks()? };
-    let scatter = Scatter { work, blocks, reducer: work.reducer().ok_or(Ended)? };
+    let inputs = blocks.iter().map(|block| work.input_of(block)).collect::<Result<_, _>>()?;
+    let scatter = Scatter { work, blocks, inputs, reducer: work.reducer().ok_or(Ended)? };
     if work.world == 1 {
-        return scatter.own(0, work.part, |block| SmallVec::from_iter([scatter.input(block)]));
+        return scatter.own(0, work.part, |index| SmallVec::from_iter([scatter.inputs[index]]));
     }
     let mut session = work.begin(Peers::All, Peers::All)?;
     let raised = if work.part == 0 {
@@ -40,6 +41,8 @@ struct Scatter<'a> {
     work: &'a Work<'a>,
     /// In the order of their starts.
     blocks: &'a [Block],
+    /// Where each lies in this rank's input.
+    inputs: Parts,
     reducer: Reducer,
 }
 
@@ -47,25 +50,17 @@ struct Scatter<'a> {
 type Parts = SmallVec<[Runs; 16]>;
 
 impl Scatter<'_> {
-    /// A block where it lies in this rank's input.
-    fn input(&self, block: &Block) -> Runs {
-        Self::at(self.work.input, block)
-    }
-
-    fn at(input: *mut u8, block: &Block) -> Runs {
-        Runs { base: input.wrapping_add(block.at as usize), stride: block.stride as usize }
-    }
-
-    /// The blocks that have bytes of `start..start + length` of all blocks, with which of their own
-    /// bytes those are: where they begin, and how many.
-    fn within(&self, start: usize, length: usize) -> impl Iterator<Item = (&Block, usize, usize)> {
+    /// The blocks that have bytes of `start..start + length` of all blocks, by index, with which of
+    /// their own bytes those are: where they begin, and how many.
+    fn within(&self, start: usize, length: usize) -> impl Iterator<Item = (usize, usize, usize)> {
         let (from, to) = (start as u64, (start + length) as u64);
         let first = self.blocks.partition_point(|b| b.start + b.bytes() <= from);
-        self.blocks[first..].iter().take_while(move |b| b.start < to).filter_map(move |block| {
+        let rest = self.blocks.iter().enumerate().skip(first);
+        rest.take_while(move |(_, b)| b.start < to).filter_map(move |(index, block)| {
             let begin = block.start.max(from);
             let end = (block.start + block.bytes()).min(to);
             let (begin, count) = (begin - block.start, end.checked_sub(begin)?);
-            (count > 0).then_some((block, begin as usize, count as usize))
+            (count > 0).then_some((index, begin as usize, count as usize))
         })
     }
 
@@ -75,14 +70,15 @@ impl Scatter<'_> {
         &self,
         start: usize,
         length: usize,
-        parts: impl Fn(&Block) -> Parts,
+        parts: impl Fn(usize) -> Parts,
     ) -> Result<(), Ended> {
-        for (block, begin, count) in self.within(start, length) {
+        for (index, begin, count) in self.within(start, length) {
+            let block = &self.blocks[index];
             if block.owner == self.work.me as u64 {
-                let row = block.row as usize;
-                let base = self.work.follow(block.output, block.bytes() as usize)?;
-                let output = Runs { base, stride: row };
-                fold(&self.reducer, row, &parts(block), output, begin, count);
+                let bytes = block.extent(block.output_stride) as usize;
+                let base = self.work.follow(block.output, bytes)?;
+                let output = Runs { base, stride: block.output_stride as usize };
+                fold(&self.reducer, block.row as usize, &parts(index), output, begin, count);
             }
         }
         Ok(())
@@ -102,12 +98,13 @@ impl Scatter<'_> {
         };
         let stage = |session: &Session<'_>, k: usize| {
             let (start, length) = work.piece(k);
-            for (block, begin, count) in self.within(start, length) {
+            for (index, begin, count) in self.within(start, length) {
+                let block = &self.blocks[index];
                 if is_staged(work.me, block) {
                     let to = in_staging(session, work.me, k, block);
                     // SAFETY: the bytes of a piece fit in a staging; all readers finished with what
                     // was there (`staged`).
-                    unsafe { copy(self.input(block), to, block.row as usize, begin, count) };
+                    unsafe { copy(self.inputs[index], to, block.row as usize, begin, count) };
                 }
             }
         };
@@ -117,10 +114,11 @@ impl Scatter<'_> {
                 session.await_flag(writer, k as u32 + 1)?;
             }
             let session = &*session;
-            self.own(start, length, |block| {
+            self.own(start, length, |index| {
+                let block = &self.blocks[index];
                 let of = |rank| match is_staged(rank, block) {
                     true => in_staging(session, rank, k, block),
-                    false => self.input(block),
+                    false => self.inputs[index],
                 };
                 (0..work.world).map(of).collect()
             })
@@ -130,13 +128,20 @@ impl Scatter<'_> {
 
     /// Owners reduce their blocks where they lie in all ranks' inputs, which are symmetric memory.
     ///
-    /// A rank returns only after every peer's step, raised after its last read of this rank's input.
+    /// A rank returns only after every peer's step, raised after its last read of this rank's input. In
+    /// place, a result replaces what its owner alone reads.
     fn direct(&self, session: &mut Session<'_>) -> Result<u32, Ended> {
         let work = self.work;
         session.agree()?;
         let inputs = work.peers()?;
-        let of = |block: &Block| inputs.iter().map(|i| Self::at(i.cast_mut(), block)).collect();
-        self.own(0, work.part, of)?;
+        self.own(0, work.part, |index| {
+            let Block { at, stride, .. } = self.blocks[index];
+            let of = |input: &*const u8| Runs {
+                base: input.cast_mut().wrapping_add(at as usize),
+                stride: stride as usize,
+            };
+            inputs.iter().map(of).collect()
+        })?;
         session.raise(1);
         session.await_all(1)?;
         Ok(1)

@@ -2,12 +2,11 @@
 
 pub(crate) mod host;
 
-use symmem_hal::DevicePtr;
 use symmem_hal::types::{Bytes, Layout, Rank, ReduceOp};
 use symmem_mem::call::{Operation, Signature};
 use symmem_mem::{Failure, Group, View};
 
-use crate::call::{Block, Buffer, Call, CallError, Collective, Geometry, Request, faults};
+use crate::call::{Block, Buffer, Call, CallError, Collective, Geometry, Request, Rows, faults};
 use crate::choice;
 
 /// Why a reduce-scatter of blocks did not happen, or did not end well.
@@ -135,47 +134,6 @@ impl<'a> Call<'a, ReduceScatterOffset<'a>> {
     }
 }
 
-/// The tensor that blocks are cut from; lengths in elements.
-#[derive(Clone, Copy)]
-struct Rows {
-    rows: u64,
-    columns: u64,
-    stride: u64,
-    /// Bytes of an element.
-    element: u64,
-}
-
-impl Rows {
-    fn of(input: &Buffer<'_>) -> Result<Self, ReduceScatterOffsetError> {
-        let layout = input.layout();
-        let element = input.dtype().size() as u64;
-        match (layout.shape(), layout.strides()) {
-            (&[rows, columns], &[stride, step])
-                if (step == 1 || columns <= 1) && (stride >= columns || rows <= 1) =>
-            {
-                // One row has no next one.
-                let stride = if rows <= 1 { columns } else { stride };
-                Ok(Rows { rows, columns, stride, element })
-            }
-            _ => Err(ReduceScatterOffsetError::NotRows { layout: Box::new(layout) }),
-        }
-    }
-
-    /// Elements `from..to` along a dimension.
-    fn block(self, dim: usize, from: u64, to: u64, start: u64) -> Block {
-        let Rows { rows, columns, stride, element } = self;
-        let (rows, columns, at) = match dim {
-            0 => (to - from, columns, from.saturating_mul(stride)),
-            _ => (rows, to - from, from),
-        };
-        // Where there are no elements, dimensions may be of any size; nothing is read by them.
-        let row = columns.saturating_mul(element);
-        let next = if rows <= 1 { row } else { stride.saturating_mul(element) };
-        let (at, stride) = (at.saturating_mul(element), next);
-        Block { start, at, rows, row, stride, output: DevicePtr::NULL, owner: 0 }
-    }
-}
-
 impl ReduceScatterOffset<'_> {
     /// All blocks, with owners, without outputs.
     fn blocks(&self, rows: Rows, group: &Group) -> Result<Vec<Block>, ReduceScatterOffsetError> {
@@ -208,7 +166,7 @@ impl ReduceScatterOffset<'_> {
                 Some(ranks) => group.index_of(ranks[index]).map_err(CallError::from)?,
                 None => index % group.size(),
             };
-            let block = Block { owner: owner as u64, ..rows.block(self.dim, from, to, start) };
+            let block = Block { owner: owner as u64, ..rows.cut(self.dim, from, to, start) };
             (from, start) = (to, start + block.bytes());
             list.push(block);
         }
@@ -232,7 +190,7 @@ impl ReduceScatterOffset<'_> {
                 return Err(ReduceScatterOffsetError::Count { index, expected, found });
             }
             self.input.apart(&output)?;
-            block.output = output.ptr();
+            (block.output, block.output_stride) = (output.ptr(), block.row);
         }
         self.apart()
     }
@@ -253,7 +211,10 @@ impl Collective for ReduceScatterOffset<'_> {
 
     #[inline]
     fn request(&self, group: &Group) -> Result<Request<'_>, ReduceScatterOffsetError> {
-        let rows = Rows::of(&self.input)?;
+        let layout = self.input.layout();
+        let Some(rows) = Rows::of(&layout, self.input.dtype()) else {
+            return Err(ReduceScatterOffsetError::NotRows { layout: Box::new(layout) });
+        };
         let mut blocks = self.blocks(rows, group)?;
         self.assign(&mut blocks, group.rank().index())?;
         let digest = |digest, block: &Block| {

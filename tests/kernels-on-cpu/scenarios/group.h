@@ -104,8 +104,9 @@ class Bytes {
   bool is_poison() const;
   bool guards_hold() const;
 
- private:
   static constexpr u8 POISON = 0xee;
+
+ private:
   static constexpr u64 GUARD = 32;
   std::unique_ptr<u8[]> storage_;
   u8* at_;

@@ -34,10 +34,10 @@ enum Kind { ALL_REDUCE, REDUCE, REDUCE_SCATTER };
 
 constexpr u32 ELEMENT = 4;
 
-// The sum of what all ranks have at `at`, in rank order, as bits.
-u32 sum(const std::vector<std::vector<u32>>& data, u64 at) {
-  float total = __builtin_bit_cast(float, data[0][at]);
-  for (size_t r = 1; r < data.size(); r++) total += __builtin_bit_cast(float, data[r][at]);
+// The sum of what each rank has, in rank order, as bits.
+template <class Of> u32 sum(u32 world, Of of) {
+  float total = __builtin_bit_cast(float, of(0));
+  for (u32 r = 1; r < world; r++) total += __builtin_bit_cast(float, of(r));
   return total != total ? 0x7fffffff : __builtin_bit_cast(u32, total);
 }
 
@@ -97,7 +97,7 @@ struct Reducing : Operation {
     const u64 first = kind == REDUCE_SCATTER ? count * r : 0;
     const u32* results = pointer<const u32>(outputs[r]);
     for (u64 i = 0; i < count && receives(r); i++) {
-      u32 expected = sum(data, first + i);
+      u32 expected = sum(world, [&](u32 q) { return data[q][first + i]; });
       CHECK(results[i] == expected, "element %llu is %08x, not %08x", i, results[i], expected);
     }
     CHECK(receives(r) || in_place || out[r].is_poison(), "an output that is none was written");
@@ -139,57 +139,78 @@ Reducing::Reducing(Random& random, const Setting& setting, Algorithm algorithm)
 
 // ------------------------------------------------------------------------------- blocks
 
-// Columns of a matrix of all ranks, each for one of them.
+// Columns of two matrices of all ranks, each for one of them. The second matrix lies anywhere, with rows of
+// each rank's own distance.
 struct Scattering : Operation {
+  using Memory = std::vector<Bytes>;  // by rank
+
   u32 world, grid, workers;
-  u64 rows, stride, chunk;
+  u64 rows, chunk;
   bool together;
-  std::vector<std::vector<u32>> data;
+  u64 strides[2];
+  std::vector<std::vector<u32>> data[2];  // by matrix and rank
+  Memory second;
   struct Columns {
+    u32 matrix;
     u64 first, count;
     u32 owner;
     u64 output;  // offset in the owner's
+    u64 gap;     // between rows there
+    bool in_place;
   };
   std::vector<Columns> columns;
   std::vector<std::vector<Block>> lists;
+
+  u64 stride(u32 matrix, u32 r) const { return strides[matrix] + (matrix == 0 ? 0 : r); }
+  // Where columns begin on a rank.
+  u64 start(const Columns& c, u32 r) { return (c.matrix == 0 ? in : second)[r].address() + c.first * ELEMENT; }
+  u64 result(const Columns& c) { return c.in_place ? start(c, c.owner) : out[c.owner].address() + c.output; }
+  u64 result_stride(const Columns& c) const { return c.in_place ? stride(c.matrix, c.owner) : c.count + c.gap; }
 
   Scattering(Random& random, const Setting& setting) : world(setting.world), rows(random.between(1, 5)) {
     grid = random.between(1, 3), workers = random.of({1u, 32u});
     chunk = 128 << random.below(3);
     together = random.one_in(3), in_stream = random.one_in(2);
-    u64 offset = ELEMENT * random.below(4), width = 0;
+    u64 offset = ELEMENT * random.below(4), widths[2] = {};
+    // Results without gaps, and of one matrix, half the time.
+    const u32 matrices = random.between(1, 2), gaps = random.of({1u, 9u});
     std::vector<u64> owned(world);
     for (u32 i = random.between(1, 7); i != 0; i--) {
-      Columns c{width, random.one_in(4) ? 0 : random.below(150), random.below(world), 0};
-      c.output = owned[c.owner];
-      owned[c.owner] += rows * c.count * ELEMENT;
-      width += c.count;
+      Columns c{random.below(matrices), 0, random.one_in(4) ? 0 : random.below(150), random.below(world), 0, random.below(gaps), false};
+      c.in_place = gaps > 1 && random.one_in(4);
+      c.first = widths[c.matrix], c.output = owned[c.owner];
+      owned[c.owner] += rows * (c.count + c.gap) * ELEMENT;
+      widths[c.matrix] += c.count;
       columns.push_back(c);
     }
-    stride = width + random.below(9);
-    for (u32 r = 0; r < world; r++) {
-      data.push_back(any_data(random, rows * stride));
-      in.emplace_back(data[r].size() * ELEMENT, offset);
-      out.emplace_back(owned[r], offset);
+    for (u32 m = 0; m < 2; m++) {
+      strides[m] = widths[m] + random.below(9);
+      for (u32 r = 0; r < world; r++) {
+        data[m].push_back(any_data(random, rows * stride(m, r)));
+        (m == 0 ? in : second).emplace_back(data[m][r].size() * ELEMENT, m == 0 ? offset : ELEMENT * random.below(4));
+      }
     }
+    for (u32 r = 0; r < world; r++) out.emplace_back(owned[r], offset);
     for (u32 r = 0; r < world; r++) {
       u64 first = 0;
       lists.emplace_back();
       for (const Columns& c : columns) {
         Block b{};
-        b.first = first, b.at = c.first * ELEMENT, b.bytes = rows * c.count * ELEMENT, b.row = c.count * ELEMENT;
-        b.stride = rows == 1 ? b.row : stride * ELEMENT;
-        b.owner = c.owner, b.output = c.owner == r ? out[r].address() + c.output : 0;
+        b.first = first, b.at = start(c, r) - in[r].address(), b.bytes = rows * c.count * ELEMENT, b.row = c.count * ELEMENT;
+        b.stride = rows == 1 ? b.row : stride(c.matrix, r) * ELEMENT;
+        b.owner = c.owner, b.output = c.owner == r ? result(c) : 0;
+        b.output_stride = rows == 1 ? b.row : result_stride(c) * ELEMENT;
         first += (b.bytes + chunk - 1) / chunk;
         lists[r].push_back(b);
       }
     }
-    name = format("%zu blocks, %llu rows of %llu, %u blocks of %u, chunks of %llu, together %d, in stream %d", columns.size(), rows,
-                  stride, grid, workers, chunk, together, in_stream);
+    name = format("%zu blocks of %u matrices, %llu rows of %llu and %llu, gaps below %u, %u blocks of %u, chunks of %llu, together %d, in stream %d",
+                  columns.size(), matrices, rows, strides[0], strides[1], gaps, grid, workers, chunk, together, in_stream);
   }
 
   void prepare(u32 r) override {
-    std::memcpy(in[r].begin(), data[r].data(), in[r].bytes());
+    std::memcpy(in[r].begin(), data[0][r].data(), in[r].bytes());
+    std::memcpy(second[r].begin(), data[1][r].data(), second[r].bytes());
     out[r].poison();
   }
 
@@ -209,17 +230,31 @@ struct Scattering : Operation {
     group.machine.launch(r, cut.blocks, workers + 32, [p] { reduce_blocks(p); });
   }
 
+  // Compares all memory with what was there and the results of this rank's columns; gaps are nobody's.
   void check(u32 r) override {
+    Memory* const memories[] = {&in, &second, &out};
+    std::vector<u8> expected[3];
+    for (u32 m = 0; m < 3; m++) {
+      const u64 bytes = (*memories[m])[r].bytes();
+      if (m == 2) expected[m].assign(bytes, Bytes::POISON);
+      else expected[m].assign((u8*)data[m][r].data(), (u8*)data[m][r].data() + bytes);
+    }
     for (const Columns& c : columns) {
       if (c.owner != r) continue;
-      const u32* results = pointer<const u32>(out[r].address() + c.output);
+      const u32 m = c.in_place ? c.matrix : 2;
+      u8* results = expected[m].data() + (result(c) - (*memories[m])[r].address());
       for (u64 y = 0; y < rows; y++)
         for (u64 x = 0; x < c.count; x++) {
-          u32 expected = sum(data, y * stride + c.first + x), found = results[y * c.count + x];
-          CHECK(found == expected, "row %llu, column %llu is %08x, not %08x", y, c.first + x, found, expected);
+          const u32 total = sum(world, [&](u32 q) { return data[c.matrix][q][y * stride(c.matrix, q) + c.first + x]; });
+          std::memcpy(results + (y * result_stride(c) + x) * ELEMENT, &total, ELEMENT);
         }
     }
-    CHECK(std::memcmp(in[r].begin(), data[r].data(), in[r].bytes()) == 0, "its input was written");
+    for (u32 m = 0; m < 3; m++) {
+      Bytes& memory = (*memories[m])[r];
+      for (u64 i = 0; i < memory.bytes(); i++)
+        CHECK(memory.begin()[i] == expected[m][i], "byte %llu of memory %u is %02x, not %02x", i, m, memory.begin()[i], expected[m][i]);
+    }
+    CHECK(second[r].guards_hold(), "bytes outside of the second matrix were written");
   }
 };
 

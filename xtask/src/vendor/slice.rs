@@ -15,6 +15,7 @@ pub enum Layer {
     Mem,
     Sync,
     Collectives,
+    Moe,
 }
 
 /// The suite's folder.
@@ -24,8 +25,8 @@ pub const SUITE: &str = "tests";
 const BESIDE: [&str; 4] = ["Cargo.lock", "rustfmt.toml", "LICENSE-APACHE", "LICENSE-MIT"];
 
 impl Layer {
-    pub const ALL: [Layer; 5] =
-        [Layer::Sys, Layer::Hal, Layer::Mem, Layer::Sync, Layer::Collectives];
+    pub const ALL: [Layer; 6] =
+        [Layer::Sys, Layer::Hal, Layer::Mem, Layer::Sync, Layer::Collectives, Layer::Moe];
 
     /// Its folder, and the suite's feature that has its tests.
     pub fn name(self) -> &'static str {
@@ -35,6 +36,7 @@ impl Layer {
             Layer::Mem => "mem",
             Layer::Sync => "sync",
             Layer::Collectives => "collectives",
+            Layer::Moe => "moe",
         }
     }
 
@@ -138,6 +140,6 @@ mod tests {
     fn a_slice_is_what_is_below_and_the_suite() {
         assert_eq!(Layer::Sys.folders(), ["sys"]);
         assert_eq!(Layer::Mem.folders(), ["sys", "hal", "mem", "tests"]);
-        assert_eq!(Layer::Mem.above().collect::<Vec<_>>(), ["sync", "collectives"]);
+        assert_eq!(Layer::Mem.above().collect::<Vec<_>>(), ["sync", "collectives", "moe"]);
     }
 }

@@ -65,6 +65,8 @@ pub const FAULTS: &[Fault] = faults! {
         "reduce.cu" "const u32 free = j + p.ahead + 2 - p.slots;" => "const u32 free = j + p.ahead + 1 - p.slots;";
     "two_shots_that_end_with_their_own_part": Reduce "two_shot",
         "reduce.cu" "      ok = await_flags(lane, step, gate, count + 1);\n" => "";
+    "results_of_blocks_without_their_gaps": Reduce "blocks",
+        "reduce.cu" "runs_of(b.output, b.row, b.output_stride)" => "runs_of(b.output, b.row, b.row)";
     "outputs_stored_before_peers_are_in_the_call": Exchange "direct",
         "exchange.cu" "    ok = compare(p, headers, step, source, [](u32) { return true; });" => "    (void)0;";
     "group_completion_that_is_not": Exchange "copies",

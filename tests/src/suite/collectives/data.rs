@@ -6,7 +6,13 @@ use crate::support::random::Random;
 
 /// What a rank puts into a case: numbers of moderate size most of the time, so that sums mean
 /// something; at some indices any bits, or the values where rounding and signs go wrong.
-pub(super) fn random(dtype: DType, count: u64, seed: u64, case: u64, rank: u64) -> Vec<u8> {
+pub(in crate::suite) fn random(
+    dtype: DType,
+    count: u64,
+    seed: u64,
+    case: u64,
+    rank: u64,
+) -> Vec<u8> {
     let size = dtype.size();
     let mut own = Random::new(seed, &[case, rank]);
     let mut common = Random::new(seed, &[case, u64::MAX]);

@@ -365,14 +365,17 @@ impl<'c> Bench<'c> {
 
 /// A count for a large case: less where many ranks share the cores, since every rank reduces every
 /// rank's input once more, slowly.
-pub(super) fn affordable(context: &Context, count: u64) -> u64 {
+pub(in crate::suite) fn affordable(context: &Context, count: u64) -> u64 {
     let ranks = context.size() as u64;
     count / (ranks * ranks / 64).max(1)
 }
 
 /// Issues a collective and waits until it has happened: the same on streams that run inline and on
 /// those that do not. What failed on the stream is the error of the call that failed.
-pub(super) fn run<O: Collective>(call: Call<'_, O>, stream: &Stream) -> Result<(), O::Error> {
+pub(in crate::suite) fn run<O: Collective>(
+    call: Call<'_, O>,
+    stream: &Stream,
+) -> Result<(), O::Error> {
     call.on(stream)?;
     match stream.synchronize(&PATIENT) {
         Ok(()) => Ok(()),
@@ -385,7 +388,7 @@ pub(super) fn run<O: Collective>(call: Call<'_, O>, stream: &Stream) -> Result<(
 }
 
 /// Waits for a stream; what failed on it is the error.
-pub(super) fn synchronize(stream: &Stream) -> Verdict {
+pub(in crate::suite) fn synchronize(stream: &Stream) -> Verdict {
     Ok(stream.synchronize(&PATIENT)?)
 }
 

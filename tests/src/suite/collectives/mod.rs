@@ -3,12 +3,12 @@
 mod bits;
 mod blocks;
 mod concurrency;
-mod data;
+pub(in crate::suite) mod data;
 mod disagreements;
 mod epochs;
 mod failing;
 mod graphs;
-mod harness;
+pub(in crate::suite) mod harness;
 mod killed;
 mod local_errors;
 mod mismatches;

@@ -4,6 +4,7 @@ mod dispatch;
 mod landing;
 mod model;
 mod routes;
+mod tiles;
 mod vdev;
 
 use symmem_hal::types::Layout;
@@ -16,7 +17,8 @@ use crate::suite::sync::stream_of;
 /// The tests of the layer.
 #[must_use]
 pub fn tests() -> Vec<Test> {
-    [vdev::TESTS, dispatch::TESTS, landing::TESTS].concat()
+    [vdev::TESTS.to_vec(), dispatch::TESTS.to_vec(), landing::TESTS.to_vec(), tiles::tests()]
+        .concat()
 }
 
 /// How the group fails in a call that must make it fail.
