@@ -27,7 +27,7 @@ macro_rules! faults {
 pub const FAULTS: &[Fault] = faults! {
     // Order of memory.
     "flags_raised_without_a_fence": Exchange "staged",
-        "plan.cuh" "  fence_system();\n" => "";
+        "payload.cuh" "  fence_system();\n" => "";
     "flags_raised_before_the_block_has_stored": Reduce "pushed",
         "reduce.cu" "    const bool folds = j >= p.ahead && p.receives;\n" => "    const bool folds = j >= p.ahead && p.receives;\n    if (!is_worker() && j < count) raise_flags(lane, step, j + 1);\n";
     "flags_polled_without_acquiring": Exchange "staged",
