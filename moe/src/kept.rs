@@ -51,6 +51,15 @@ impl Kernels {
         Ok(Kernels::Cpu(kernels.collect::<Result<_, _>>()?))
     }
 
+    /// Loads all kernels.
+    pub(crate) fn prepare(&self) -> Result<(), CallError> {
+        match self {
+            Kernels::Cpu(_) => Ok(()),
+            #[cfg(feature = "cuda")]
+            Kernels::Gpu(kernels) => Ok(kernels.all_to_all_vdev(true).map(|_| ())?),
+        }
+    }
+
     /// The kernel of an operation on a CPU.
     pub(crate) fn function(&self, operation: Operation) -> Result<Function, CallError> {
         let found = match self {
