@@ -371,9 +371,26 @@ void stalls(Random& random, const Schedule& schedule) {
     });
 }
 
+// Where lanes scrub, one block of a rank is so late with its messages that others have ended: in kernels that
+// can be delayed.
+void late_blocks(Random& random, const Schedule& schedule) {
+  Setting setting = some_setting(random);
+  setting.world = random.between(2, 3), setting.epoch = 0x3ffffffe + random.below(3);
+  Place place(random, schedule, setting);
+  place.group.stall(random.below(setting.world), STALL_POLL_PACKET, random.of({50u, 100u, 1000u}), STALL_NS);
+  Operations operations(place.group);
+  for (u32 i = 3; i != 0; i--) {
+    auto routing = std::make_unique<Routing>(random, setting, 20);
+    routing->blocks = 3;
+    operations.add(std::move(routing));
+  }
+  operations.run();
+}
+
 }  // namespace
 
 extern const Named SCENARIOS[] = {{"packets", packets}, {"staged", staged},     {"mixed", mixed},   {"large", large},
-                                  {"time_out", time_out}, {"mismatch", mismatch}, {"stalls", stalls}, {nullptr, nullptr}};
+                                  {"time_out", time_out}, {"mismatch", mismatch}, {"stalls", stalls},
+                                  {"late_blocks", late_blocks}, {nullptr, nullptr}};
 
 }  // namespace sim

@@ -115,7 +115,7 @@ pub const FAULTS: &[Fault] = faults! {
     "warps_that_begin_in_part": Vdev "mismatch",
         "vdev.cu" "if (block_any(!enter(lane, step))) return;" => "if (!enter(lane, step)) return;";
     // Found by delays of one rank.
-    "stalled_scrubs_of_messages_that_are_awaited": Vdev "stalls",
+    "stalled_scrubs_of_messages_that_are_awaited": Vdev "late_blocks",
         "vdev.cu" "m.staged ? 0 : m.words, true" => "0, true";
     "stalled_rows_not_awaited": Vdev "stalls",
         "vdev.cu" "      ok = await_flags(lane, step, gate, ROWS);\n" => "      (void)gate;\n";
