@@ -70,6 +70,8 @@ pub const KERNEL_UNITS: &[&hal::kernels::KernelUnits] = &[
     &sync::gpu::UNITS,
     #[cfg(all(feature = "collectives", feature = "cuda"))]
     &collectives::gpu::UNITS,
+    #[cfg(all(feature = "moe", feature = "cuda"))]
+    &symmem_moe::gpu::UNITS,
 ];
 
 /// Everything a program needs, in one `use`.

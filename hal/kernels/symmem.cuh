@@ -75,6 +75,10 @@ SYMMEM_FN void block_sync() {
 }
 // The 32 threads of a warp come here before one goes on; they are in one wave.
 SYMMEM_FN void warp_sync() { __builtin_amdgcn_wave_barrier(); }
+// What the thread of that index in its warp says. All 32 come here.
+SYMMEM_FN u32 warp_read(u32 mine, u32 thread) {
+  return __builtin_amdgcn_ds_bpermute((thread_index() % 64 / 32 * 32 + thread) * 4, mine);
+}
 #else
 SYMMEM_FN u32 thread_index() { return threadIdx.x; }
 SYMMEM_FN u32 block_index() { return blockIdx.x; }
@@ -85,7 +89,16 @@ SYMMEM_FN void block_sync() { __syncthreads(); }
 SYMMEM_FN void warp_sync() { __syncwarp(); }
 // Whether all of them say so. All get the same answer.
 SYMMEM_FN bool warp_all(bool mine) { return __all_sync(~0u, mine); }
+// What the thread of that index in its warp says. All 32 come here.
+SYMMEM_FN u32 warp_read(u32 mine, u32 thread) { return __shfl_sync(~0u, mine, (int)thread); }
 #endif
+SYMMEM_FN u64 warp_read(u64 mine, u32 thread) {
+  const u32 low = warp_read((u32)mine, thread);
+  return low | (u64)warp_read((u32)(mine >> 32), thread) << 32;
+}
+
+// A variable of a block, that its threads share: one a kernel.
+#define SYMMEM_SHARED(type, name) __shared__ type name
 
 // A kernel's arguments lie in memory of constants that no multiprocessor has at hand when the kernel starts:
 // reads of every 64 bytes a word, all at once and before anything is awaited, so that no later use waits.

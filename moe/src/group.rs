@@ -113,6 +113,17 @@ pub trait Moe {
         roots: &'a [Rank],
     ) -> Call<'a, TileReduce<'a>>;
 
+    /// Loads what the operations of this layer need, so that they can be captured: beside
+    /// [`Lane::prepare`](symmem_sync::Lane::prepare). Local. The first call outside of a capture loads what it
+    /// needs itself; on the host nothing has to be. Where ranks share a GPU as threads of a process, call it
+    /// before one of them waits for another, as
+    /// [`Collectives::prepare`](symmem_collectives::Collectives::prepare).
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: kernels that cannot be had.
+    fn prepare_moe(&self) -> Result<(), CallError>;
+
     /// Whether a call that has completed on a lane was refused since this was last asked, or told by a call
     /// on the lane. Local; waits for nothing.
     ///
@@ -216,6 +227,10 @@ impl Moe for Group {
         roots: &'a [Rank],
     ) -> Call<'a, TileReduce<'a>> {
         Call::new(self, TileReduce::several(in_tiles, out_tile, roots))
+    }
+
+    fn prepare_moe(&self) -> Result<(), CallError> {
+        Kept::of(self)?.kernels.prepare()
     }
 
     fn verdict(&self, lane: Lane<'_>) -> Result<(), VerdictError> {

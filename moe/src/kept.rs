@@ -1,9 +1,8 @@
 //! What this layer keeps with a group.
 
 use symmem_collectives::CallError;
-#[cfg(feature = "cuda")]
 use symmem_hal::types::BackendKind;
-use symmem_hal::{Device, Function};
+use symmem_hal::{Device, Function, LoadError};
 use symmem_mem::call::Operation;
 use symmem_mem::{Group, Layer};
 use symmem_sync::PrepareError;
@@ -51,16 +50,31 @@ impl Kernels {
         Ok(Kernels::Cpu(kernels.collect::<Result<_, _>>()?))
     }
 
+    /// Loads all kernels.
+    pub(crate) fn prepare(&self) -> Result<(), CallError> {
+        match self {
+            Kernels::Cpu(_) => Ok(()),
+            #[cfg(feature = "cuda")]
+            Kernels::Gpu(kernels) => Ok(kernels.all_to_all_vdev(true).map(|_| ())?),
+        }
+    }
+
     /// The kernel of an operation on a CPU.
     pub(crate) fn function(&self, operation: Operation) -> Result<Function, CallError> {
         let found = match self {
             Kernels::Cpu(kernels) => {
                 let at = host::OPERATIONS.iter().position(|o| *o == operation);
-                at.and_then(|at| kernels.get(at))
+                at.and_then(|at| kernels.get(at)).copied()
             }
             #[cfg(feature = "cuda")]
             Kernels::Gpu(_) => None,
         };
-        found.copied().ok_or(CallError::Prepare(PrepareError::SlotTaken))
+        let backend = match self {
+            Kernels::Cpu(_) => BackendKind::Host,
+            #[cfg(feature = "cuda")]
+            Kernels::Gpu(_) => BackendKind::Cuda,
+        };
+        let (set, name) = (host::KERNELS.name, operation.name().to_owned());
+        found.ok_or_else(|| LoadError::NoKernel { set, name, backend }.into())
     }
 }

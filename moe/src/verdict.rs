@@ -218,6 +218,6 @@ impl Status {
         let now = self.read(lane, DROPPED);
         let mut told = self.told.lock();
         let told = &mut told[lane as usize];
-        now - core::mem::replace(told, now)
+        now.wrapping_sub(core::mem::replace(told, now))
     }
 }

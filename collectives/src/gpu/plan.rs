@@ -78,44 +78,24 @@ pub(super) struct GpuBlock {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed set-up fails the test")]
+    #![allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
     use core::mem::offset_of;
+
+    use symmem_hal::kernels::struct_fields;
 
     use super::*;
     use crate::gpu::units::PLAN_CUH;
 
-    /// Names and offsets of the fields of a C struct, and its size.
-    fn fields(name: &str) -> (Vec<(String, usize)>, usize) {
-        let head = format!("struct alignas(16) {name} {{");
-        let body = PLAN_CUH.1.split_once(&head).unwrap_or_else(|| panic!("no struct {name}")).1;
-        let body = body.split_once("\n};").unwrap().0;
-        let code: String = body.lines().map(|line| line.split("//").next().unwrap()).collect();
-        let (mut found, mut at) = (Vec::new(), 0usize);
-        for field in code.split(';').map(str::trim).filter(|field| !field.is_empty()) {
-            let (kind, names) = field.split_once(' ').unwrap();
-            let (size, align) = match kind {
-                "u32" => (4, 4),
-                "u64" => (8, 8),
-                "Pitch" => (size_of::<Pitch>(), 8),
-                "Lane" => (size_of::<SymmemLane>(), 16),
-                other => panic!("a field of type {other}"),
-            };
-            for name in names.split(',').map(str::trim) {
-                at = at.next_multiple_of(align);
-                found.push((name.to_owned(), at));
-                at += size;
-            }
-        }
-        (found, at.next_multiple_of(16))
-    }
-
     macro_rules! check {
         ($t:ident as $theirs:literal: $($field:ident $(as $name:literal)?),+ $(,)?) => {
-            let (theirs, size) = fields($theirs);
+            let known = [
+                ("Pitch", size_of::<Pitch>(), 8),
+                ("Lane", size_of::<SymmemLane>(), 16),
+            ];
+            let (theirs, size) = struct_fields(PLAN_CUH.1, $theirs, &known).unwrap();
             assert_eq!(size, size_of::<$t>(), "size of {}", $theirs);
             let ours = [$((check!(@ $field $($name)?).to_owned(), offset_of!($t, $field))),+];
-            let named: Vec<_> = theirs.into_iter().filter(|(name, _)| name != "reserved").collect();
-            assert_eq!(named, ours);
+            assert_eq!(theirs, ours);
         };
         (@ $field:ident $name:literal) => { $name };
         (@ $field:ident) => { stringify!($field) };

@@ -12,6 +12,9 @@ use symmem_sync::gpu::{SYMMEM_STALLS_CUH, SYMMEM_SYNC_CUH};
 use super::multimem::Switched;
 use super::plan::GpuPlan;
 
+/// How kernels reach payload, and share an operation among their warps: for the layers above, too.
+#[doc(hidden)]
+pub const PAYLOAD_CUH: (&str, &str) = ("payload.cuh", include_str!("../../kernels/payload.cuh"));
 /// The header of all kernels of this crate: name and text.
 pub(super) const PLAN_CUH: (&str, &str) = ("plan.cuh", include_str!("../../kernels/plan.cuh"));
 const LINES_CUH: (&str, &str) = ("lines.cuh", include_str!("../../kernels/lines.cuh"));
@@ -21,21 +24,29 @@ const NUMERICS_CUH: (&str, &str) = ("numerics.cuh", include_str!("../../kernels/
 static REDUCE: KernelSource = KernelSource {
     name: "symmem-collectives",
     file: ("reduce.cu", include_str!("../../kernels/reduce.cu")),
-    headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH, SYMMEM_STALLS_CUH, PLAN_CUH, LINES_CUH, NUMERICS_CUH],
+    headers: &[
+        SYMMEM_CUH,
+        SYMMEM_SYNC_CUH,
+        SYMMEM_STALLS_CUH,
+        PAYLOAD_CUH,
+        PLAN_CUH,
+        LINES_CUH,
+        NUMERICS_CUH,
+    ],
 };
 
 /// Operations that move data and change none of it.
 static EXCHANGE: KernelSource = KernelSource {
     name: "symmem-collectives",
     file: ("exchange.cu", include_str!("../../kernels/exchange.cu")),
-    headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH, SYMMEM_STALLS_CUH, PLAN_CUH],
+    headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH, SYMMEM_STALLS_CUH, PAYLOAD_CUH, PLAN_CUH],
 };
 
 /// Operations by the switch, of sums in an order of its own.
 static MULTIMEM: KernelSource = KernelSource {
     name: "symmem-collectives",
     file: ("multimem.cu", include_str!("../../kernels/multimem.cu")),
-    headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH, SYMMEM_STALLS_CUH, PLAN_CUH],
+    headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH, SYMMEM_STALLS_CUH, PAYLOAD_CUH, PLAN_CUH],
 };
 
 static HASH: LazyLock<String> = LazyLock::new(|| source_hash(&[&REDUCE, &EXCHANGE, &MULTIMEM]));

@@ -23,6 +23,7 @@ pub mod bundle;
 mod cache;
 #[cfg(feature = "cuda")]
 mod compile;
+mod fields;
 #[cfg(feature = "cuda")]
 mod lookup;
 mod sources;
@@ -36,6 +37,8 @@ pub use arch::{Arch, ArchError, Target};
 pub use bundle::{BundleError, BundleWriter, register_bundle};
 #[cfg(feature = "cuda")]
 pub use compile::{CompileError, Compiled, compile};
+#[doc(hidden)]
+pub use fields::struct_fields;
 #[cfg(feature = "cuda")]
 pub(crate) use lookup::origin;
 #[cfg(feature = "cuda")]

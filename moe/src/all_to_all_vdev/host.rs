@@ -118,7 +118,7 @@ fn finish(
         let capacity = matrix.capacity(lane.me());
         matrix.place(lane.me(), |source, bin, at, rows| {
             let (index, kept) = (shape.output(source, bin), rows.min(capacity.saturating_sub(at)));
-            dropped += rows - kept;
+            dropped = u64::saturating_add(dropped, rows - kept);
             out[index] = kept.cast_signed();
             out[count + index] = i64::try_from(at).unwrap_or(i64::MAX);
         });

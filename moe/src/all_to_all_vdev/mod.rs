@@ -11,10 +11,13 @@ use symmem_mem::call::{Operation, Signature};
 use symmem_mem::{Completion, Failure, Group, View};
 use symmem_sync::Issue;
 
-pub(crate) use plan::HostPlan;
-use plan::Vdev;
+pub(crate) use plan::{HostPlan, Vdev};
+#[cfg(feature = "cuda")]
+pub(crate) use shape::HEAD;
 
 use crate::call::{At, Call, Exchange, failed};
+#[cfg(feature = "cuda")]
+use crate::gpu;
 #[cfg(feature = "cuda")]
 use crate::kept::Kernels;
 use crate::verdict::Refusal;
@@ -92,6 +95,16 @@ pub enum AllToAllVdevError {
         expected: u64,
         /// Elements there are.
         found: u64,
+    },
+    /// A rank's splits do not fit into the lane's workspace, on GPUs.
+    #[error(
+        "{splits} splits, the lane's workspace has room for {most}: make Options::workspace larger, or max_lanes less"
+    )]
+    TooManySplits {
+        /// How many there are.
+        splits: u64,
+        /// How many there may be.
+        most: u64,
     },
     /// Two of the four tensors share bytes.
     #[error("the {a} and the {b} overlap")]
@@ -314,15 +327,16 @@ impl Exchange for AllToAllVdev<'_> {
         };
         #[cfg(feature = "cuda")]
         if let Kernels::Gpu(kernels) = &at.kept.kernels {
-            return crate::gpu::all_to_all_vdev(
+            let allocation = self.output.allocation().ok_or(AllToAllVdevError::NotSymmetric)?;
+            let call = gpu::Launching {
                 kernels,
                 at,
-                self.operation(),
+                operation: self.operation(),
                 signature,
-                &plan,
-                keep,
-            )
-            .map_err(failed);
+                plan: &plan,
+                allocation: allocation.bytes(),
+            };
+            return gpu::launch(&call, keep);
         }
         let function = at.kept.kernels.function(self.operation())?;
         let (stream, wait, operation) = (at.stream, at.wait, self.operation());

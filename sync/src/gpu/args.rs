@@ -152,50 +152,24 @@ const _: () = {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed set-up fails the test")]
+    #![allow(clippy::panic, reason = "a failed set-up fails the test")]
+    use symmem_hal::kernels::struct_fields;
+
     use super::*;
     use crate::gpu::layout::BlockRecord;
     use crate::gpu::{SIGNALS, SYMMEM_SYNC_CUH};
     use crate::layout::ChannelWords;
 
-    /// Where the fields of a C struct lie, and its size: of `u32` and `u64` fields, one-dimensional
-    /// arrays, and structs of those that were read before.
-    fn fields(text: &str, name: &str) -> (Vec<(String, usize)>, usize) {
-        let head = format!("struct alignas(16) {name} {{");
-        let body = text.split_once(&head).unwrap_or_else(|| panic!("no struct {name}")).1;
-        let body = body.split_once("};").unwrap().0;
-        let code: String = body.lines().map(|line| line.split("//").next().unwrap()).collect();
-        let (mut found, mut at) = (Vec::new(), 0usize);
-        for field in code.split(';').map(str::trim).filter(|field| !field.is_empty()) {
-            let (kind, names) = field.split_once(' ').unwrap();
-            let (size, align) = match kind {
-                "u32" => (4, 4),
-                "u64" => (8, 8),
-                other => (fields(text, other).1, 16),
-            };
-            for name in names.split(',').map(str::trim) {
-                let (name, count) = match name.split_once('[') {
-                    Some((name, count)) => (name, count.trim_end_matches(']').parse().unwrap()),
-                    None => (name, 1),
-                };
-                at = at.next_multiple_of(align);
-                found.push((name.to_owned(), at));
-                at += size * count;
-            }
-        }
-        (found, at.next_multiple_of(16))
-    }
-
-    /// What is not named in C counts as padding.
     fn check(text: &str, name: &str, ours: &[(&str, usize)], size: usize) {
-        let (theirs, found) = fields(text, name);
+        let Some((theirs, found)) = struct_fields(text, name, &[]) else {
+            panic!("no struct {name}");
+        };
         assert_eq!(found, size, "size of {name}");
         for (field, at) in ours {
             let place = theirs.iter().find(|(name, _)| name == field);
             assert_eq!(place.map(|(_, at)| *at), Some(*at), "{name}.{field}");
         }
-        let known =
-            |field: &str| field == "reserved" || ours.iter().any(|(ours, _)| *ours == field);
+        let known = |field: &str| ours.iter().any(|(ours, _)| *ours == field);
         let unknown: Vec<_> = theirs.iter().filter(|(field, _)| !known(field)).collect();
         assert!(unknown.is_empty(), "{name} has {unknown:?}");
     }

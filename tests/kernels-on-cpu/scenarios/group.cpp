@@ -19,11 +19,11 @@ Group::Group(Machine& machine, const Setting& setting) : machine(machine), world
   shape_.headers = up(MAX_BLOCKS * sizeof(EpochRecord), 128);
   shape_.flags = shape_.headers + pairs * MAX_BLOCKS * 32;
   shape_.packets = up(shape_.flags + pairs * MAX_BLOCKS * 8, 128);
-  shape_.lines = up(shape_.packets + peers * PACKETS * 16, 128);
+  shape_.lines = up(shape_.packets + peers * setting.packets * 16, 128);
   shape_.line_count = LINES;
   shape_.staging = shape_.lines + peers * LINES * 128;
   shape_.staging_unit = STAGING;
-  shape_.packet_count = PACKETS;
+  shape_.packet_count = setting.packets;
   shape_.max_blocks = MAX_BLOCKS;
   shape_.world = world;
   shape_.workspace_back = CONTROL;
@@ -81,7 +81,7 @@ void Group::plant(u32 epoch) {
     u64* headers = pointer<u64>(lane(r) + shape_.headers);
     for (u64 i = 0; i < world * MAX_BLOCKS * 4; i++) headers[parity * world * MAX_BLOCKS * 4 + i] = tag | 0xbad;
     u64* packets = pointer<u64>(lane(r) + shape_.packets);
-    u64 words = (world - 1) * PACKETS * 2;
+    u64 words = (world - 1) * setting_.packets * 2;
     for (u64 i = 0; i < words; i++) packets[parity * words + i] = tag | 0xbad;
     u32* lines = pointer<u32>(lane(r) + shape_.lines);
     words = (world - 1) * LINES * 32;

@@ -24,6 +24,7 @@ struct Setting {
   u32 epoch = 4;
   bool checked = false;
   u64 deadline_ns = LONG_NS;
+  u32 packets = PACKETS;  // of each writer and parity
 };
 
 // What a rank's host reads of a failure.

@@ -26,7 +26,7 @@ void Operations::add(std::unique_ptr<Operation> operation) {
       group_.machine.host(r, [this, &op, r] {
         checked(op, r);
         // Both are this rank's again: what comes now is too late.
-        for (auto* side : {&op.in, &op.out})
+        for (auto* side : op.sides)
           if (!side->empty()) (*side)[r].poison();
       });
     }
@@ -46,7 +46,7 @@ void Operations::run() {
   for (auto& op : all_) {
     for (u32 r = 0; r < group_.world; r++) {
       if (!op->in_stream) checked(*op, r);
-      for (auto* side : {&op->in, &op->out}) {
+      for (auto* side : op->sides) {
         if (side->empty()) continue;
         CHECK((*side)[r].guards_hold(), "%s: rank %u: bytes outside were written", op->name.c_str(), r);
         CHECK(!op->in_stream || (*side)[r].is_poison(), "%s: rank %u: written after the end", op->name.c_str(), r);

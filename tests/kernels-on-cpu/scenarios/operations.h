@@ -18,6 +18,9 @@ struct Operation {
   std::vector<u64> runs;  // of that node, by rank and block
   std::string name;
   std::vector<Bytes> in, out;  // by rank; those in place have no `out`
+  std::vector<Bytes> more_in, more_out;  // of those that have more than one
+
+  std::vector<Bytes>* sides[4] = {&in, &out, &more_in, &more_out};
 
   virtual ~Operation() = default;
   // Fills the inputs with what it keeps for that, and poisons the outputs.

@@ -33,6 +33,7 @@ struct Warp {
   uint32_t alive = 0, came = 0, meetings = 0;
   bool all = true, answer = true;
   uint8_t lines[WARP / 8][128];  // on their way
+  uint64_t values[WARP];
 
   void complete_if_all() {
     if (came == alive) came = 0, meetings++, answer = all, all = true;
@@ -48,6 +49,7 @@ struct ThreadBlock {
   Buffer buffer;
   std::vector<Actor*> actors;
   std::vector<Warp> warps;
+  std::vector<uint64_t> shared;
 };
 
 struct Fiber {
@@ -286,6 +288,22 @@ bool Machine::meet_warp(bool mine) {
   return warp.answer;
 }
 
+uint64_t Machine::read_warp(uint64_t mine, uint32_t thread) {
+  Warp& warp = *current_->warp;
+  if (warp.alive != WARP || thread >= WARP) fail("a warp that is not whole exchanges values");
+  warp.values[current_->thread % WARP] = mine;
+  meet_warp(true);
+  const uint64_t found = warp.values[thread];
+  meet_warp(true);
+  return found;
+}
+
+void* Machine::shared(uint64_t bytes) {
+  std::vector<uint64_t>& shared = current_->block->shared;
+  if (shared.empty()) shared.resize((bytes + 15) / 8, 0xbadbadbadbadbadb);
+  return shared.data() + (reinterpret_cast<uint64_t>(shared.data()) % 16 != 0);
+}
+
 // The first of eight threads stores for all, and loads for all.
 void Machine::store_line(uint64_t at, const void* from) {
   const uint32_t t = current_->thread % WARP;
@@ -372,6 +390,8 @@ u32 update(u32* at, u32 (*next)(u32, u32, u32), u32 a, u32 b) {
   return m.memory().update(m.fiber().actor, (u64)at, [&](u32 found) { return next(found, a, b); });
 }
 bool meet(bool mine) { return Machine::running->meet(mine); }
+u64 read(u64 mine, u32 thread) { return Machine::running->read_warp(mine, thread); }
+void* shared(u64 bytes) { return Machine::running->shared(bytes); }
 void expect_aligned(const void* at, u64 bytes) {
   if ((u64)at % bytes != 0) Machine::running->fail(sim::format("an access of %llu bytes at %p", bytes, at));
 }

@@ -70,6 +70,9 @@ class Machine {
   bool meet(bool mine);
   // Whether all of the warp say so.
   bool meet_warp(bool mine);
+  uint64_t read_warp(uint64_t mine, uint32_t thread);
+  // Of the block, as large as whoever asks first says; it holds anything before.
+  void* shared(uint64_t bytes);
   void store_line(uint64_t at, const void* from);
   void load_line(uint64_t at, void* into);
   void wait_for_previous();

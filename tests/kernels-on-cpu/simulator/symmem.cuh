@@ -35,6 +35,10 @@ u32 update(u32* at, u32 (*next)(u32 found, u32 a, u32 b), u32 a, u32 b);
 // 16 bytes of a thread, whose warp does the same at once: eight of them are a line, which moves whole.
 void store_line(void* at, const void* from);
 void load_line(const void* at, void* into);
+// What a thread of the warp says.
+u64 read(u64 mine, u32 thread);
+// Memory of a block.
+void* shared(u64 bytes);
 // The threads of a block meet; whether any of them said so.
 bool meet(bool mine);
 void expect_aligned(const void* at, u64 bytes);
@@ -51,6 +55,10 @@ bool warp_all(bool mine);
 template <class Args> void fetch_arguments(const Args&) {}
 void wait_for_previous_kernel();
 void allow_next_kernel();
+
+inline u32 warp_read(u32 mine, u32 thread) { return (u32)machine::read(mine, thread); }
+inline u64 warp_read(u64 mine, u32 thread) { return machine::read(mine, thread); }
+#define SYMMEM_SHARED(type, name) type& name = *static_cast<type*>(machine::shared(sizeof(type)))
 
 inline void block_sync() { machine::meet(false); }
 

@@ -42,6 +42,8 @@ pub enum Program {
     Failures,
     /// `signals.cu`.
     Signals,
+    /// `vdev.cu`, with `exchange.cu` on the same lane.
+    Vdev,
 }
 
 /// What makes kernels look whether a test delays them.
@@ -52,8 +54,8 @@ pub const STALLED: &str = "stalled_";
 
 impl Program {
     /// All of them.
-    pub const ALL: [Program; 4] =
-        [Program::Reduce, Program::Exchange, Program::Failures, Program::Signals];
+    pub const ALL: [Program; 5] =
+        [Program::Reduce, Program::Exchange, Program::Failures, Program::Signals, Program::Vdev];
 
     /// The name of its file of scenarios.
     #[must_use]
@@ -63,25 +65,34 @@ impl Program {
             Program::Exchange => "exchange",
             Program::Failures => "failures",
             Program::Signals => "signals",
+            Program::Vdev => "vdev",
         }
     }
 
     /// What is compiled of kernels. The structs of signals are in their source: so are the scenarios.
-    const fn kernels(self) -> &'static str {
+    const fn kernels(self) -> &'static [&'static str] {
         match self {
-            Program::Reduce => "reduce.cu",
-            Program::Exchange | Program::Failures => "exchange.cu",
-            Program::Signals => "signals.cpp",
+            Program::Reduce => &["reduce.cu"],
+            Program::Exchange | Program::Failures => &["exchange.cu"],
+            Program::Signals => &["signals.cpp"],
+            Program::Vdev => &["vdev.cu", "exchange.cu"],
         }
     }
 }
 
-/// Waits look at clocks and control words far more often than on a GPU, so that those paths take no time.
-const LOOKS: [Replacement; 1] =
-    [Replacement { file: "symmem_sync.cuh", from: "MISSES = 1024", to: "MISSES = 8" }];
+/// What is other than on a GPU, so that rare paths take no time: waits look at clocks and control words far
+/// more often, and blocks have little room.
+const SCALE: [Replacement; 2] = [
+    Replacement { file: "symmem_sync.cuh", from: "MISSES = 1024", to: "MISSES = 8" },
+    Replacement {
+        file: "vdev.cuh",
+        from: "SHARED_WORDS = 3072, SHARED_ENTRIES = 640",
+        to: "SHARED_WORDS = 48, SHARED_ENTRIES = 14",
+    },
+];
 
 /// Where the kernels are, whose `symmem.cuh` is replaced.
-const KERNELS: [&str; 2] = ["sync/kernels", "collectives/kernels"];
+const KERNELS: [&str; 3] = ["sync/kernels", "collectives/kernels", "moe/kernels"];
 
 /// What every program has, and the scenarios that are compiled without kernels.
 const COMMON: [&str; 5] = [
@@ -91,8 +102,12 @@ const COMMON: [&str; 5] = [
     "scenarios/operations.cpp",
     "scenarios/main.cpp",
 ];
-const SCENARIOS: [&str; 3] =
-    ["scenarios/reduce.cpp", "scenarios/exchange.cpp", "scenarios/failures.cpp"];
+const SCENARIOS: [&str; 4] = [
+    "scenarios/reduce.cpp",
+    "scenarios/exchange.cpp",
+    "scenarios/failures.cpp",
+    "scenarios/vdev.cpp",
+];
 
 /// Compiles and links programs in a folder.
 #[derive(Debug)]
@@ -132,21 +147,23 @@ impl Builder {
         replacements: &[Replacement],
     ) -> Result<PathBuf, String> {
         let folder = self.kernels(name, replacements)?;
-        let source = match program {
-            Program::Signals => here().join("scenarios").join(program.kernels()),
-            _ => folder.join(program.kernels()),
-        };
-        let kernels = format!("{name}.kernels.o");
-        let mut compiler = self.compiler(&folder, &source, &kernels);
-        compiler.args(["-DSYMMEM_DTYPE=2", "-DSYMMEM_OP=1"]);
-        if name.starts_with(STALLED) {
-            compiler.arg(STALLS);
-        }
-        run(compiler)?;
         let output = self.folder.join(name);
         let mut linker = cxx();
         // First: of functions that scenarios have as well, these are taken.
-        linker.arg(self.folder.join(kernels));
+        for kernels in program.kernels() {
+            let source = match program {
+                Program::Signals => here().join("scenarios").join(kernels),
+                _ => folder.join(kernels),
+            };
+            let object = format!("{name}.{kernels}.o");
+            let mut compiler = self.compiler(&folder, &source, &object);
+            compiler.args(["-DSYMMEM_DTYPE=2", "-DSYMMEM_OP=1"]);
+            if name.starts_with(STALLED) {
+                compiler.arg(STALLS);
+            }
+            run(compiler)?;
+            linker.arg(self.folder.join(object));
+        }
         let scenarios = format!("scenarios/{}.cpp", program.name());
         let others =
             COMMON.iter().copied().chain(SCENARIOS.into_iter().filter(|s| *s == scenarios));
@@ -163,7 +180,7 @@ impl Builder {
         let folder = self.folder.join(format!("{name}.src"));
         let failed = |e| format!("{}: {e}", folder.display());
         fs::create_dir_all(&folder).map_err(failed)?;
-        let mut replacements: Vec<_> = LOOKS.iter().chain(replacements).collect();
+        let mut replacements: Vec<_> = SCALE.iter().chain(replacements).collect();
         for kernels in KERNELS {
             let kernels = here().join("../..").join(kernels);
             for entry in fs::read_dir(&kernels).map_err(failed)?.flatten() {

@@ -185,6 +185,10 @@ impl Context {
             let all: Vec<_> = all.filter(|(dtype, op)| op.check(*dtype).is_ok()).collect();
             group.prepare(&all)?;
         }
+        #[cfg(all(feature = "cuda", feature = "moe"))]
+        if self.waits_for_kernels() {
+            symmem_moe::Moe::prepare_moe(group)?;
+        }
         let _ = group;
         Ok(())
     }

@@ -27,7 +27,7 @@ macro_rules! faults {
 pub const FAULTS: &[Fault] = faults! {
     // Order of memory.
     "flags_raised_without_a_fence": Exchange "staged",
-        "plan.cuh" "  fence_system();\n" => "";
+        "payload.cuh" "  fence_system();\n" => "";
     "flags_raised_before_the_block_has_stored": Reduce "pushed",
         "reduce.cu" "    const bool folds = j >= p.ahead && p.receives;\n" => "    const bool folds = j >= p.ahead && p.receives;\n    if (!is_worker() && j < count) raise_flags(lane, step, j + 1);\n";
     "flags_polled_without_acquiring": Exchange "staged",
@@ -83,7 +83,44 @@ pub const FAULTS: &[Fault] = faults! {
         "signals.cu" "{ return theirs == mine || theirs == after(mine); }" => "{ return theirs == mine; }";
     "resets_that_leave_slots_full": Signals "repair",
         "signals.cu" "store_release(slot(s, sender, s.rank), EMPTY);" => "(void)sender;";
+    // Of exchanges by splits.
+    "messages_of_any_epoch": Vdev "packets",
+        "vdev.cu" "if (found.a >> 32 == step.epoch && found.b >> 32 == step.epoch) continue;" => "continue;";
+    "messages_of_the_wrong_parity": Vdev "staged",
+        "vdev.cu" "m.parity = step.parity;" => "m.parity = 0;";
+    "messages_taken_before_they_have_come": Vdev "staged",
+        "vdev.cu" "return !m.staged || poll_message(lane, step, r);" => "(void)r; return true;";
+    "messages_announced_before_the_block_has_stored": Vdev "staged",
+        "vdev.cu" "      block_sync();\n      if (!is_worker()) raise_flags(lane, step, MESSAGE);\n" => "      if (!is_worker()) raise_flags(lane, step, MESSAGE);\n";
+    "rows_stored_in_calls_that_differ": Vdev "mismatch",
+        "vdev.cu" "if (!is_worker()) ok = headers.compare(" => "if (!is_worker()) (void)headers.compare(";
+    "rows_announced_without_a_fence": Vdev "packets",
+        "payload.cuh" "  fence_system();\n" => "";
+    "rows_announced_before_the_block_has_stored": Vdev "packets",
+        "vdev.cu" "    block_sync();\n    if (!is_worker()) {\n      Gate gate;\n" => "    if (!is_worker()) {\n      Gate gate;\n";
+    "rows_not_awaited": Vdev "packets",
+        "vdev.cu" "      ok = await_flags(lane, step, gate, ROWS);\n" => "      (void)gate;\n";
+    "last_pieces_left_out": Vdev "packets",
+        "vdev.cu" "      copy_piece(" => "      if (next + 1 < end) copy_piece(";
+    "rows_that_do_not_fit_moved": Vdev "packets",
+        "vdev.cu" "if (overflow == NOTHING || m.p.drop) return" => "if (true) return";
+    "wrong_splits_passed_over": Vdev "packets",
+        "vdev.cu" "if (m.word(r, 1) != 0) wrong = r;" => "if (false) wrong = r;";
+    "dropped_rows_not_counted": Vdev "packets",
+        "vdev.cu" "store_relaxed(count, load_relaxed(count) + dropped);" => "(void)count;";
+    "verdicts_that_replace_another": Vdev "packets",
+        "vdev.cu" "if (load_acquire(&status->rank) != 0) return;" => "";
+    "verdicts_told_without_releasing_them": Vdev "packets",
+        "vdev.cu" "store_release(&status->rank, verdict.rank);" => "store_relaxed(&status->rank, verdict.rank);";
+    "scrubs_that_spare_messages_nobody_wrote": Vdev "packets",
+        "vdev.cu" "m.staged ? 0 : m.words, true" => "lane.packet_count, true";
+    "warps_that_begin_in_part": Vdev "mismatch",
+        "vdev.cu" "if (block_any(!enter(lane, step))) return;" => "if (!enter(lane, step)) return;";
     // Found by delays of one rank.
+    "stalled_scrubs_of_messages_that_are_awaited": Vdev "late_blocks",
+        "vdev.cu" "m.staged ? 0 : m.words, true" => "0, true";
+    "stalled_rows_not_awaited": Vdev "stalls",
+        "vdev.cu" "      ok = await_flags(lane, step, gate, ROWS);\n" => "      (void)gate;\n";
     "stalled_stores_before_readers_have_come": Exchange "stalls",
         "symmem_sync.cuh" "return SYMMEM_LIKELY(step.settled) ||" => "return true ||";
     "stalled_rings_reused_a_round_early": Reduce "stalls",

@@ -61,6 +61,17 @@ const SCENARIOS: &[(Program, &[(&str, u32)])] = &[
             ("host_ends_wait", 60),
         ],
     ),
+    (
+        Program::Vdev,
+        &[
+            ("packets", 60),
+            ("staged", 60),
+            ("mixed", 60),
+            ("large", 2),
+            ("time_out", 30),
+            ("mismatch", 30),
+        ],
+    ),
 ];
 
 /// The scenario in which each rank is delayed at each step, by kernels that are compiled for that; with how

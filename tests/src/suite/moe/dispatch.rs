@@ -651,6 +651,7 @@ fn a_graph_with_any_number_of_tokens(context: &Context) -> Verdict {
         let count = Tensor::<i64>::zeros(device, &[1])?;
         let output = Tensor::<bf16>::zeros(device, &[most, HIDDEN as u64])?;
         group.lane()?.prepare()?;
+        group.prepare_moe()?;
         stream.begin_capture()?;
         let call = scene.routing.dispatch(&x, &indices, &scene.rows);
         call.weights(&weights).tokens(&count).on(&stream)?;

@@ -314,6 +314,7 @@ fn a_captured_send_keeps_its_landing(context: &Context) -> Verdict {
         let count = Tensor::<i64>::zeros(device, &[1])?;
         let output = Tensor::<bf16>::zeros(device, &[most, ROW as u64])?;
         group.lane()?.prepare()?;
+        group.prepare_moe()?;
         check_err!(scene.landing.send(&x, &indices).capture(&stream), Error::Capture { .. });
         stream.begin_capture()?;
         check_err!(scene.landing.send(&x, &indices).on(&stream), Error::Capture { .. });

@@ -522,6 +522,7 @@ fn a_graph_moves_what_the_splits_say_then(context: &Context) -> Verdict {
         let mut captured = most.clone();
         captured.rows.iter_mut().for_each(|rows| *rows = 9 * 4 * context.size() as u64);
         group.lane()?.prepare()?;
+        group.prepare_moe()?;
         let views = scene.fill(&captured, 0, scene.room)?;
         stream.begin_capture()?;
         views.call(&group, form).on(&stream)?;

@@ -1,0 +1,314 @@
+// vdev.cuh: what an exchange by splits knows: its arguments, the splits of all ranks, where rows go.
+//
+// A split is the rows that one rank has for another, and for one of that rank's bins. Indices, order and
+// padding are those of the crate's `Shape`, sums those of its `place`: every block of every rank computes the
+// same.
+
+#ifndef SYMMEM_VDEV_CUH
+#define SYMMEM_VDEV_CUH
+
+#include "payload.cuh"
+
+namespace symmem {
+
+// The argument block. Addresses are this rank's, lengths in bytes unless they are rows.
+struct alignas(16) Vdev {
+  Lane lane;
+  u64 input, output;
+  u64 in_splits;    // array: i64, of each split
+  u64 in_offsets;   // array: i64, where the rows of each split begin in the input; 0 where they follow each other
+  u64 out_splits;   // array: i64 of each split received, then where the rows of each begin in the output
+  u64 status;       // this lane's Status, in host memory
+  u64 peers;        // array: by rank, where its allocation of the output is mapped
+  u64 peer_offset;  // where the output begins in that, on every rank
+  u64 row;
+  u64 input_rows;
+  u64 capacity;     // rows of the output
+  u64 align;        // what bins of the output are padded to a multiple of, in rows; 0 for no padding
+  u32 minor;        // bins of each rank
+  u32 by_bin;       // whether splits are by bin, then by rank
+  u32 drop;         // whether rows that do not fit are dropped
+  u32 group_completion;
+};
+
+namespace vdev {
+
+// What became of a call. The host reads it, and clears `rank`.
+struct alignas(16) Status {
+  u64 rank;  // 1 + the rank that it is about, written last
+  u64 what, value, limit;
+  u64 dropped;  // rows so far
+};
+
+// Why nothing moves.
+struct Finding {
+  u64 what, value, limit;
+};
+constexpr u64 OVERFLOW = 1, NEGATIVE = 2, PAST_INPUT = 3, OUTSIDE_INPUT = 4;
+SYMMEM_FN Finding finding(u64 code, u64 index, u64 value, u64 limit) { return Finding{code | index << 8, value, limit}; }
+
+// A message's words: capacity and finding, then the splits.
+constexpr u32 HEAD = 4;
+
+// Rows for one bin of one rank.
+struct alignas(16) Entry {
+  u64 from;   // where they begin in the input
+  u64 to;     // and in the output
+  u64 bytes;  // of those that are kept
+  u64 first;  // pieces of the bins before
+};
+
+// Bytes that a warp moves at a time.
+constexpr u32 PIECE = 2048;
+
+constexpr u64 NOTHING = ~0ull;
+
+constexpr u32 MOST_WARPS = 9;
+
+// What a block has at hand of messages and entries, where all of them fit.
+constexpr u32 SHARED_WORDS = 3072, SHARED_ENTRIES = 640;
+
+struct Shared {
+  Entry entries[SHARED_ENTRIES];
+  u64 words[SHARED_WORDS];
+  // By warp.
+  u64 negative[MOST_WARPS], outside[MOST_WARPS], sum[MOST_WARPS];
+  u64 overflow[MOST_WARPS], needed[MOST_WARPS];
+};
+static_assert(sizeof(Shared) <= 48 << 10, "what every device has");
+
+// ------------------------------------------------------------------------------------- sums
+
+// Those of rows saturate: no output has room for as many.
+SYMMEM_FN u64 add(u64 a, u64 b) { return a + b < a ? ~0ull : a + b; }
+SYMMEM_FN u64 least(u64 a, u64 b) { return a < b ? a : b; }
+SYMMEM_FN u64 most(u64 a, u64 b) { return a > b ? a : b; }
+
+SYMMEM_FN u32 warp_index() { return thread_index() / 32; }
+SYMMEM_FN u32 warp_thread() { return thread_index() % 32; }
+
+// Of the values of a warp's threads, by all of them.
+template <class Join> SYMMEM_FN u64 of_warp(u64 mine, Join join) {
+#pragma unroll
+  for (u32 step = 1; step < 32; step *= 2) mine = join(mine, warp_read(mine, warp_thread() ^ step));
+  return mine;
+}
+// The sum of the values of the threads before this one, and of all.
+SYMMEM_FN u64 sum_before(u64 mine, u64& all) {
+  const u32 t = warp_thread();
+#pragma unroll
+  for (u32 step = 1; step < 32; step *= 2) {
+    const u64 lower = warp_read(mine, t < step ? t : t - step);
+    if (t >= step) mine = add(mine, lower);
+  }
+  all = warp_read(mine, 31);
+  const u64 before = warp_read(mine, t == 0 ? 0 : t - 1);
+  return t == 0 ? 0 : before;
+}
+
+// --------------------------------------------------------------------------------- messages
+
+// What the ranks have told each other.
+struct Matrix {
+  const Vdev& p;
+  Shared& shared;
+  u32 parity;
+  u32 world, me, minor;
+  u32 splits, words;  // of a rank
+  bool staged;        // whether messages are too long for packets
+  bool cached;        // whether all are in `shared`: else those of peers are in staging
+  Finding own;
+
+  SYMMEM_FN Matrix(const Vdev& p, Shared& shared)
+      : p(p), shared(shared), parity(0), world(p.lane.world), me(p.lane.rank), minor(p.minor), splits(world * minor),
+        words(HEAD + splits), staged(words > p.lane.packet_count), cached(!staged && (u64)world * words <= SHARED_WORDS), own{} {}
+
+  SYMMEM_FN u64 own_split(u32 i) const { return load_element<u64>(pointer<u64>(p.in_splits) + i); }
+
+  // Of this rank's message. Of wrong splits none counts.
+  SYMMEM_FN u64 own_word(u32 i) const {
+    if (i >= HEAD) return own.what != 0 ? 0 : own_split(i - HEAD);
+    return i == 0 ? p.capacity : i == 1 ? own.what : i == 2 ? own.value : own.limit;
+  }
+  SYMMEM_FN u64* staged_words(u32 source) const { return pointer<u64>(staging_from(p.lane, parity, source)); }
+
+  SYMMEM_FN u64 word(u32 source, u32 i) const {
+    if (cached) return shared.words[source * words + i];
+    return source == me ? own_word(i) : load_element<u64>(staged_words(source) + i);
+  }
+  // By every block the same, where they are not shared.
+  SYMMEM_FN void keep(u32 source, u32 i, u64 value) const {
+    if (cached) shared.words[source * words + i] = value;
+    else if (source != me) store_element<u64>(staged_words(source) + i, value);
+  }
+
+  SYMMEM_FN u64 capacity(u32 rank) const { return word(rank, 0); }
+  SYMMEM_FN u32 input(u32 target, u32 bin) const { return p.by_bin ? bin * world + target : target * minor + bin; }
+  SYMMEM_FN u64 rows(u32 source, u32 target, u32 bin) const { return word(source, HEAD + input(target, bin)); }
+
+  // The output of a rank is by major, then by minor bins: either are sources, the others bins.
+  SYMMEM_FN u32 majors() const { return p.by_bin ? world : minor; }
+  SYMMEM_FN u32 minors() const { return p.by_bin ? minor : world; }
+  SYMMEM_FN u64 rows_at(u32 target, u32 major, u32 minor) const {
+    return p.by_bin ? rows(major, target, minor) : rows(minor, target, major);
+  }
+
+  // The entries of a target, and after them how many pieces it has. Without room in `shared` they are in this
+  // rank's own staging, after the messages: no rank has one for itself, so that some have two targets' entries.
+  SYMMEM_FN u64 entry_at(u32 target, u32 bin) const {
+    const u32 places = world > 1 ? world - 1 : 1, place = target < places ? target : target - places;
+    const u64 messages = ((u64)words * 8 + 31) / 32 * 32, slot = target < places ? 0 : minor + 1;
+    return p.lane.own + p.lane.staging + (parity * places + place) * p.lane.staging_unit + messages + (slot + bin) * sizeof(Entry);
+  }
+  SYMMEM_FN bool has_shared_entries() const { return splits + world <= SHARED_ENTRIES; }
+  SYMMEM_FN void set_entry(u32 target, u32 bin, const Entry& entry) const {
+    if (has_shared_entries()) {
+      shared.entries[target * (minor + 1) + bin] = entry;
+      return;
+    }
+    u64* at = pointer<u64>(entry_at(target, bin));
+    store_element<u64>(at, entry.from), store_element<u64>(at + 1, entry.to);
+    store_element<u64>(at + 2, entry.bytes), store_element<u64>(at + 3, entry.first);
+  }
+  SYMMEM_FN Entry entry(u32 target, u32 bin) const {
+    if (has_shared_entries()) return shared.entries[target * (minor + 1) + bin];
+    const u64* at = pointer<u64>(entry_at(target, bin));
+    return Entry{load_element<u64>(at), load_element<u64>(at + 1), load_element<u64>(at + 2), load_element<u64>(at + 3)};
+  }
+  SYMMEM_FN u64 first_piece(u32 target, u32 bin) const {
+    if (has_shared_entries()) return shared.entries[target * (minor + 1) + bin].first;
+    return load_element<u64>(pointer<u64>(entry_at(target, bin)) + 3);
+  }
+};
+
+// Looks at this rank's own splits. Every thread of the block calls it, and all get the same.
+SYMMEM_FN Finding check(const Matrix& m) {
+  const Vdev& p = m.p;
+  Shared& s = m.shared;
+  auto end = [&](u64 i) {
+    const u64 offset = load_element<u64>(pointer<u64>(p.in_offsets) + i);
+    return offset >> 63 ? ~0ull : add(offset, m.own_split((u32)i));
+  };
+  u64 negative = NOTHING, outside = NOTHING, sum = 0;
+  for (u32 i = thread_index(); i < m.splits; i += block_size()) {
+    const u64 split = m.own_split(i);
+    if (split >> 63) negative = least(negative, i);
+    else if (p.in_offsets == 0) sum = add(sum, split);
+    // Where a split has no rows, its offset means nothing.
+    else if (split != 0 && end(i) > p.input_rows) outside = least(outside, i);
+  }
+  negative = of_warp(negative, least), outside = of_warp(outside, least), sum = of_warp(sum, add);
+  if (warp_thread() == 0) s.negative[warp_index()] = negative, s.outside[warp_index()] = outside, s.sum[warp_index()] = sum;
+  block_sync();
+  negative = outside = NOTHING, sum = 0;
+  for (u32 w = 0; w < block_size() / 32; w++)
+    negative = least(negative, s.negative[w]), outside = least(outside, s.outside[w]), sum = add(sum, s.sum[w]);
+  if (negative != NOTHING) return finding(NEGATIVE, negative, m.own_split((u32)negative), p.input_rows);
+  if (outside != NOTHING) return finding(OUTSIDE_INPUT, outside, end(outside), p.input_rows);
+  if (sum > p.input_rows) return finding(PAST_INPUT, 0, sum, p.input_rows);
+  return Finding{};
+}
+
+// --------------------------------------------------------------------------------- placement
+
+// Calls `each` with every major bin that a rank receives and the row that it begins at; past the last bin too,
+// since all threads of the warp call it. How many rows the rank's output needs.
+template <class Each> SYMMEM_FN u64 place(const Matrix& m, u32 target, Each each) {
+  const u64 align = m.p.align;
+  u64 next = 0, needed = 0;
+#pragma unroll 1
+  for (u32 base = 0; base < m.majors(); base += 32) {
+    const u32 major = base + warp_thread();
+    u64 total = 0, length = 0;
+    if (major < m.majors()) {
+#pragma unroll 4
+      for (u32 minor = 0; minor < m.minors(); minor++) total = add(total, m.rows_at(target, major, minor));
+      length = total;
+      if (align != 0) {
+        // A bin without rows is as long as one of the multiples.
+        const u64 more = (align - most(total, 1) % align) % align;
+        length = add(most(total, 1), more);
+      }
+    }
+    u64 all;
+    const u64 start = add(next, sum_before(length, all));
+    if (total != 0) needed = most(needed, add(start, total));
+    each(major, start);
+    next = add(next, all);
+  }
+  return of_warp(needed, most);
+}
+
+SYMMEM_FN u64 kept_rows(u64 rows, u64 at, u64 capacity) { return at < capacity ? least(rows, capacity - at) : 0; }
+
+// Makes the entries of a target, by the threads of a warp, bin by bin.
+struct Entries {
+  const Matrix& m;
+  u32 target;
+  u64 capacity;
+  u64 source = 0, pieces = 0;  // rows and pieces of the bins before
+
+  SYMMEM_FN Entries(const Matrix& m, u32 target) : m(m), target(target), capacity(m.capacity(target)) {
+    if (m.p.in_offsets != 0) return;
+    // Of splits that are by rank, those of the ranks before.
+    u64 sum = 0;
+    for (u32 i = warp_thread(); i < target * m.minor; i += 32) sum = add(sum, m.word(m.me, HEAD + i));
+    source = of_warp(sum, add);
+  }
+
+  // Each thread's bin, if it has one, whose rows begin at `at` in the output.
+  SYMMEM_FN void put(u32 bin, u64 rows, u64 at) {
+    const bool is_bin = bin < m.minor;
+    u64 from, all;
+    if (m.p.in_offsets == 0) {
+      from = source + sum_before(rows, all);
+      source += all;
+    } else {
+      from = is_bin ? load_element<u64>(pointer<u64>(m.p.in_offsets) + m.input(target, bin)) : 0;
+    }
+    const u64 bytes = kept_rows(rows, at, capacity) * m.p.row;
+    const u64 first = pieces + sum_before((bytes + PIECE - 1) / PIECE, all);
+    if (is_bin) m.set_entry(target, bin, Entry{from * m.p.row, at * m.p.row, bytes, first});
+    pieces += all;
+  }
+  SYMMEM_FN void end() {
+    if (warp_thread() == 0) m.set_entry(target, m.minor, Entry{0, 0, 0, pieces});
+  }
+};
+
+// Where this rank's rows for a target go, by one warp: its entries. How many rows the target's output needs.
+SYMMEM_FN u64 place_own(const Matrix& m, u32 target) {
+  Entries entries(m, target);
+  u64 own = 0, needed;
+  if (!m.p.by_bin) {
+    needed = place(m, target, [&](u32 bin, u64 start) {
+      u64 rows = 0;
+      if (bin < m.minor) {
+        for (u32 source = 0; source < m.me; source++) start = add(start, m.rows(source, target, bin));
+        rows = m.rows(m.me, target, bin);
+      }
+      entries.put(bin, rows, start);
+    });
+  } else {
+    needed = place(m, target, [&](u32 source, u64 start) {
+      const u64 of_mine = warp_read(start, m.me % 32);
+      if (source / 32 == m.me / 32) own = of_mine;
+    });
+#pragma unroll 1
+    for (u32 base = 0; base < m.minor; base += 32) {
+      const u32 bin = base + warp_thread();
+      const u64 rows = bin < m.minor ? m.rows(m.me, target, bin) : 0;
+      u64 all;
+      const u64 at = add(own, sum_before(rows, all));
+      entries.put(bin, rows, at);
+      own = add(own, all);
+    }
+  }
+  entries.end();
+  return needed;
+}
+
+}  // namespace vdev
+}  // namespace symmem
+
+#endif  // SYMMEM_VDEV_CUH

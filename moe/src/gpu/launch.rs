@@ -1,0 +1,89 @@
+//! From a checked request to a kernel.
+#![allow(unsafe_code, reason = "launches kernels")]
+
+use symmem_collectives::CallError;
+use symmem_hal::types::Bytes;
+use symmem_hal::{Capture, Grid, KeepAlive};
+use symmem_mem::Failure;
+use symmem_mem::call::{Operation, Signature};
+use symmem_sync::{Capacities, Issue};
+
+use super::plan::GpuPlan;
+use super::units::Kernels;
+use crate::all_to_all_vdev::{AllToAllVdevError, HEAD, Vdev};
+use crate::call::{At, failed};
+
+/// Threads of a block: eight warps that move rows, and one that exchanges headers and flags.
+const THREADS: u32 = 288;
+
+/// Bytes of output for which there is a block. Its warps have two pieces each then.
+const SHARE: u64 = 32 << 10;
+
+/// Bytes of an entry in staging: where the rows for one bin of one rank go.
+const ENTRY: u64 = 32;
+
+/// One call to be launched.
+pub(crate) struct Launching<'a> {
+    pub kernels: &'a Kernels,
+    pub at: &'a At<'a>,
+    pub operation: Operation,
+    pub signature: Signature,
+    pub plan: &'a Vdev,
+    /// Bytes of the allocation that the output is in: equal on every rank, as the output's need not be.
+    pub allocation: Bytes,
+}
+
+/// Launches a call. `keep` gives what it needs to stay.
+pub(crate) fn launch(
+    call: &Launching<'_>,
+    keep: impl FnOnce() -> Vec<KeepAlive>,
+) -> Result<(), AllToAllVdevError> {
+    let Launching { kernels, at, operation, signature, plan, allocation } = *call;
+    let world = at.group.size() as u64;
+    let (splits, most) = (world * u64::from(plan.minor), most_splits(at.lane.layout()));
+    if splits > most {
+        return Err(AllToAllVdevError::TooManySplits { splits, most });
+    }
+    let may_load = at.stream.capture() == Capture::None;
+    let function = kernels.all_to_all_vdev(may_load).map_err(CallError::from)?;
+    let hint = "call prepare_moe before the capture";
+    let function = function.ok_or(Failure::NotPrepared(hint))?;
+    let blocks =
+        blocks(allocation.get() - plan.peer_offset.min(allocation.get()), at.lane.max_grid());
+    let grid = Grid { blocks, threads: THREADS, dependent: true, ..Grid::default() };
+    let issue = Issue { stream: at.stream, wait: at.wait, function, operation, signature };
+    // SAFETY: the kernel takes a GpuPlan. Its addresses are of the caller's views, of as many bytes as it
+    // says, which `keep` holds; of the mappings of peers' memory, which it holds too; and of the status
+    // record, which it holds. What a rank tells of its splits and what it keeps of them fits in the lane
+    // (`most_splits`), and the grid has at most as many blocks as that.
+    unsafe { at.lane.issue_device(issue, grid, |lane| GpuPlan { lane, vdev: *plan }, keep) }
+        .map_err(failed)
+}
+
+/// A function of agreed values alone, since blocks of equal index meet.
+fn blocks(output: u64, most: u32) -> u32 {
+    u32::try_from(output.div_ceil(SHARE)).unwrap_or(u32::MAX).clamp(1, most.max(1))
+}
+
+/// Most splits of a rank for which there is room in each part of a lane's staging: for a message, and after
+/// it for the entries of two ranks, which have one more than bins.
+fn most_splits(capacities: &Capacities) -> u64 {
+    let (staging, world) = (capacities.chunk_capacity().get(), capacities.world() as u64);
+    let fixed = 8 * HEAD as u64 + (ENTRY - 1) + 2 * ENTRY;
+    staging.saturating_sub(fixed) / (8 * world + 2 * ENTRY) * world
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_outputs_have_few_blocks() {
+        for (bytes, expected) in
+            [(0, 1), (1, 1), (SHARE, 1), (SHARE + 1, 2), (1 << 20, 32), (u64::MAX, 132)]
+        {
+            assert_eq!(blocks(bytes, 132), expected, "{bytes}");
+        }
+        assert_eq!(blocks(u64::MAX, 0), 1);
+    }
+}
