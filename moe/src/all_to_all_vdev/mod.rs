@@ -328,13 +328,14 @@ impl Exchange for AllToAllVdev<'_> {
         #[cfg(feature = "cuda")]
         if let Kernels::Gpu(kernels) = &at.kept.kernels {
             let allocation = self.output.allocation().ok_or(AllToAllVdevError::NotSymmetric)?;
+            let end = allocation.offset().get() + allocation.bytes().get();
             let call = gpu::Launching {
                 kernels,
                 at,
                 operation: self.operation(),
                 signature,
                 plan: &plan,
-                allocation: allocation.bytes(),
+                room: Bytes(end.saturating_sub(plan.peer_offset)),
             };
             return gpu::launch(&call, keep);
         }

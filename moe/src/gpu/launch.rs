@@ -29,8 +29,9 @@ pub(crate) struct Launching<'a> {
     pub operation: Operation,
     pub signature: Signature,
     pub plan: &'a Vdev,
-    /// Bytes of the allocation that the output is in: equal on every rank, as the output's need not be.
-    pub allocation: Bytes,
+    /// Bytes from the output's start to the end of its allocation: equal on every rank, as the output's own
+    /// need not be.
+    pub room: Bytes,
 }
 
 /// Launches a call. `keep` gives what it needs to stay.
@@ -38,7 +39,7 @@ pub(crate) fn launch(
     call: &Launching<'_>,
     keep: impl FnOnce() -> Vec<KeepAlive>,
 ) -> Result<(), AllToAllVdevError> {
-    let Launching { kernels, at, operation, signature, plan, allocation } = *call;
+    let Launching { kernels, at, operation, signature, plan, room } = *call;
     let world = at.group.size() as u64;
     let (splits, most) = (world * u64::from(plan.minor), most_splits(at.lane.layout()));
     if splits > most {
@@ -48,8 +49,7 @@ pub(crate) fn launch(
     let function = kernels.all_to_all_vdev(may_load).map_err(CallError::from)?;
     let hint = "call prepare_moe before the capture";
     let function = function.ok_or(Failure::NotPrepared(hint))?;
-    let blocks =
-        blocks(allocation.get() - plan.peer_offset.min(allocation.get()), at.lane.max_grid());
+    let blocks = blocks(room.get(), at.lane.max_grid());
     let grid = Grid { blocks, threads: THREADS, dependent: true, ..Grid::default() };
     let issue = Issue { stream: at.stream, wait: at.wait, function, operation, signature };
     // SAFETY: the kernel takes a GpuPlan. Its addresses are of the caller's views, of as many bytes as it
