@@ -100,8 +100,9 @@ impl Arguments {
 }
 
 /// Workspaces of their own.
-const LOCKED: [&str; 4] = [
+const LOCKED: [&str; 5] = [
     "examples/fused-rmsnorm/Cargo.toml",
+    "examples/minilm/Cargo.toml",
     "examples/tensor-parallel/Cargo.toml",
     "mem/fuzz/Cargo.toml",
     "tools/bindgen/Cargo.toml",
