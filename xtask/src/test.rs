@@ -100,7 +100,8 @@ impl Arguments {
 }
 
 /// Workspaces of their own.
-const LOCKED: [&str; 5] = [
+const LOCKED: [&str; 6] = [
+    "examples/expert-parallel/Cargo.toml",
     "examples/fused-rmsnorm/Cargo.toml",
     "examples/minilm/Cargo.toml",
     "examples/tensor-parallel/Cargo.toml",
