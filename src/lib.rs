@@ -11,6 +11,7 @@
 //! | [`mem`] | `symmem-mem` | groups, rendezvous, handles, liveness, launching |
 //! | [`sync`] | `symmem-sync` | signals, barriers, lanes, protocols |
 //! | [`collectives`] | `symmem-collectives` | all-reduce, all-gather, reduce-scatter, broadcast, reduce, all-to-all |
+//! | [`moe`] | `symmem-moe` | all-to-all-v with splits on the device, dispatch and combine of routed tokens |
 //!
 //! # Does
 //!
@@ -26,7 +27,7 @@
 //!
 //! # Choices
 //!
-//! - *Features are the layers*, each implying those below: `sync`, `collectives` (default), `sys`
+//! - *Features are the layers*, each implying those below: `sync`, `collectives`, `moe` (default), `sys`
 //!   (default) for what the command's `info` shows, and `cuda` (default) for NVIDIA GPUs. A feature adds
 //!   modules and never changes a type.
 //! - *Public types are not generic over the backend*: the same program runs on each.
@@ -58,6 +59,8 @@ pub use symmem_collectives as collectives;
 pub use symmem_hal as hal;
 pub use symmem_mem as mem;
 pub use symmem_mem::launch;
+#[cfg(feature = "moe")]
+pub use symmem_moe as moe;
 #[cfg(feature = "sync")]
 pub use symmem_sync as sync;
 #[cfg(feature = "sys")]
@@ -86,6 +89,8 @@ pub mod prelude {
         Allocation, Completion, Determinism, Failure, Group, MemoryPool, Options, SymmetricMemory,
         Tensor, View,
     };
+    #[cfg(feature = "moe")]
+    pub use symmem_moe::{Moe, Routing, RoutingOptions};
     #[cfg(feature = "sync")]
     pub use symmem_sync::{Channel, Lanes, Puts, Signals};
 }

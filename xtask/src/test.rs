@@ -100,8 +100,10 @@ impl Arguments {
 }
 
 /// Workspaces of their own.
-const LOCKED: [&str; 4] = [
+const LOCKED: [&str; 6] = [
+    "examples/expert-parallel/Cargo.toml",
     "examples/fused-rmsnorm/Cargo.toml",
+    "examples/minilm/Cargo.toml",
     "examples/tensor-parallel/Cargo.toml",
     "mem/fuzz/Cargo.toml",
     "tools/bindgen/Cargo.toml",

@@ -16,6 +16,7 @@ use crate::model::{Batch, Config};
 const MAX_TOKENS: usize = 256;
 
 /// A folder with `config.json`, `tokenizer.json` and `model.safetensors`.
+#[derive(Debug)]
 pub struct Checkpoint(PathBuf);
 
 impl Checkpoint {
@@ -51,9 +52,12 @@ impl Checkpoint {
         weights.with_context(|| path.display().to_string())
     }
 
-    /// The sentences as tokens, all padded to the longest (with BERT's token 0, tokenizers'
-    /// default).
-    pub fn tokenize(&self, sentences: &[String]) -> Result<Batch> {
+    /// The sentences of each batch as tokens, all padded to the batch's longest (with BERT's token 0,
+    /// tokenizers' default).
+    pub fn tokenize<'s>(
+        &self,
+        batches: impl IntoIterator<Item = &'s [String]>,
+    ) -> Result<Vec<Batch>> {
         let path = self.0.join("tokenizer.json");
         let mut tokenizer = Tokenizer::from_file(&path).map_err(Error::from_boxed)?;
         tokenizer
@@ -63,16 +67,18 @@ impl Checkpoint {
                 ..Default::default()
             }))
             .map_err(Error::from_boxed)?;
-        let encodings =
-            tokenizer.encode_batch(sentences.to_vec(), true).map_err(Error::from_boxed)?;
-
-        let shape = (sentences.len(), encodings.first().map_or(0, |e| e.len()));
-        let ids: Vec<u32> = encodings.iter().flat_map(|e| e.get_ids()).copied().collect();
-        let mask: Vec<f32> =
-            encodings.iter().flat_map(|e| e.get_attention_mask()).map(|&m| m as f32).collect();
-        Ok(Batch {
-            ids: Tensor::from_vec(ids, shape, &Device::Cpu)?,
-            mask: Tensor::from_vec(mask, shape, &Device::Cpu)?,
-        })
+        batches.into_iter().map(|sentences| tokenize(&tokenizer, sentences)).collect()
     }
+}
+
+fn tokenize(tokenizer: &Tokenizer, sentences: &[String]) -> Result<Batch> {
+    let encodings = tokenizer.encode_batch(sentences.to_vec(), true).map_err(Error::from_boxed)?;
+    let shape = (sentences.len(), encodings.first().map_or(0, |e| e.len()));
+    let ids: Vec<u32> = encodings.iter().flat_map(|e| e.get_ids()).copied().collect();
+    let mask: Vec<f32> =
+        encodings.iter().flat_map(|e| e.get_attention_mask()).map(|&m| m as f32).collect();
+    Ok(Batch {
+        ids: Tensor::from_vec(ids, shape, &Device::Cpu)?,
+        mask: Tensor::from_vec(mask, shape, &Device::Cpu)?,
+    })
 }

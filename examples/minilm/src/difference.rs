@@ -1,12 +1,13 @@
-//! How far embeddings are from those of the unsharded model.
+//! How far embeddings are from those of the whole model on one rank.
 
 use anyhow::{Result, ensure};
 
-/// The largest difference that passes, of vectors of length 1. The shards add the same products in
-/// another order, which moves the last bits of an f32.
+/// The largest difference that passes, of vectors of length 1. Ranks add the same products in another
+/// order, which moves the last bits of an f32.
 pub const TOLERANCE: f32 = 1e-5;
 
 /// The element that differs most.
+#[derive(Debug)]
 pub struct Difference {
     sentence: usize,
     index: usize,
