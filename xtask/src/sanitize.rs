@@ -26,6 +26,7 @@ const CRATES: &[&str] = &[
     "--package=symmem-mem",
     "--package=symmem-sync",
     "--package=symmem-collectives",
+    "--package=symmem-moe",
 ];
 
 pub fn run(sanitizer: Sanitizer, summary: &mut Summary) {
