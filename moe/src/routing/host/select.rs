@@ -115,10 +115,12 @@ impl Dispatch<'_> {
             let indices = Indices::at_address(base.wrapping_add(shown.indices), plan.index);
             let weights = base.wrapping_add(shown.weights).cast::<f32>();
             let has_weights = !plan.weights.is_null();
-            // SAFETY: as many weights as choices were stored there, where the calls have any: all or none.
-            let weight = |at: usize| match has_weights {
-                true => unsafe { weights.add(at).read_unaligned() },
-                false => 1.0,
+            let weight = |at: usize| {
+                if !has_weights {
+                    return 1.0;
+                }
+                // SAFETY: as many weights as choices were stored there, where the calls have any: all or none.
+                unsafe { weights.add(at).read_unaligned() }
             };
             for (carrier, at) in carriers.iter_mut().zip(&shown.rows) {
                 carrier.restart(base.wrapping_add(*at).cast_const());
