@@ -17,8 +17,7 @@ use crate::suite::sync::stream_of;
 /// The tests of the layer.
 #[must_use]
 pub fn tests() -> Vec<Test> {
-    [vdev::TESTS.to_vec(), dispatch::TESTS.to_vec(), landing::TESTS.to_vec(), tiles::tests()]
-        .concat()
+    [vdev::tests(), dispatch::tests(), landing::TESTS.to_vec(), tiles::tests()].concat()
 }
 
 /// How the group fails in a call that must make it fail.
