@@ -3,9 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
-use symmem_hal::types::{BackendKind, RankSet};
+use symmem_hal::types::{BackendKind, Bytes, RankSet};
 use symmem_hal::{Fault, Graph, Kind, Stream, StreamMode};
-use symmem_mem::{Group, SymmetricMemory, Tensor};
+use symmem_mem::{Group, SymmetricMemory, Tensor, quarantined};
 use symmem_sync::Lanes as _;
 
 use super::super::graphs::capture;
@@ -236,6 +236,8 @@ impl<'c> Scene<'c> {
         check!(took < PATIENT.duration() / 2, "waited for a rank that is gone");
         check_eq!(recovered.size(), context.size() - 1);
         works(&recovered)?;
+        // A process closes its links before it has ended: until then it could still write.
+        check!(eventually(|| quarantined() == Bytes::ZERO), "{} quarantined", quarantined());
         recovered.rendezvous(memory, &PATIENT)?;
         context.found(format_args!(
             "goes on as {} of {} ranks, recovered in {:.1} ms",
