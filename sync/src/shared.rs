@@ -111,7 +111,7 @@ pub enum PrepareError {
     #[error("not prepared: call lane.prepare before the capture")]
     Capturing,
     /// Another version of this layer in the process keeps its state with the group.
-    #[error("another version of symmem-sync uses this group")]
+    #[error("another version of symmem-sync uses this group: build with one (cargo tree -d)")]
     SlotTaken,
     /// A kernel cannot be had on its device.
     #[error(transparent)]

@@ -113,7 +113,7 @@ impl UnixExchange {
                     let me = rustix::process::geteuid().as_raw();
                     if uid != me {
                         return Err(Attempt::Over(ExchangeError::Refused(format!(
-                            "user {uid} holds this run's meeting point; this process is user {me}"
+                            "user {uid} holds this run's meeting point; this process is user {me}: start all ranks as one user"
                         ))));
                     }
                     return Ok(socket);
@@ -149,7 +149,8 @@ impl UnixExchange {
             Frame::Failed(error) => return Err(round.failed(error)),
             _ => {
                 return Err(Attempt::Over(ExchangeError::Refused(
-                    "who leads does not know this run's token".to_owned(),
+                    "who leads does not know this run's token: give each run an id of its own"
+                        .to_owned(),
                 )));
             }
         }
