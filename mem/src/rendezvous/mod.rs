@@ -26,6 +26,7 @@ use crate::handle::SymmetricMemory;
 use crate::launch::NoRoom;
 use crate::memory::ledger::Token;
 use crate::memory::{Allocation, View};
+use crate::stalls;
 use record::{About, Step};
 
 /// Why a rendezvous, or the creation of a group, failed. Nothing stays mapped.
@@ -282,6 +283,7 @@ impl Group {
                 mapping
             }
         };
+        stalls::at(stalls::Step::Keep);
         let token = allocation.is_block().then(|| {
             let (ledger, members) = (self.ledger().clone(), self.members().clone());
             Arc::new(Token { ledger, key: (self.id(), ordinal), members })
