@@ -83,7 +83,7 @@ pub struct Step {
 #[non_exhaustive]
 pub enum TableError {
     /// It is no TOML, or of other fields.
-    #[error("the choice table is malformed: {0}")]
+    #[error("the choice table is malformed: {0}; `symmem tune` writes one")]
     Malformed(String),
     /// It is of another format.
     #[error("the choice table has format {found}; this release reads format {FORMAT}: tune again")]

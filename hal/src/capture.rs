@@ -23,10 +23,10 @@ pub enum CaptureError {
     #[error("a default stream cannot be captured: make a stream for it")]
     DefaultStream,
     /// The stream records a graph already.
-    #[error("the stream records a graph already")]
+    #[error("the stream records a graph already: end that capture first")]
     Active,
     /// The stream records no graph.
-    #[error("the stream records no graph")]
+    #[error("the stream records no graph: begin a capture first")]
     NotActive,
     /// The capture was begun on another stream, which ends it.
     #[error("the capture was begun on another stream: end it there")]
@@ -41,16 +41,20 @@ pub enum CaptureError {
         streams: usize,
     },
     /// A call that needs work to run was made on a stream or event whose work is being recorded.
-    #[error("{call} needs work that is only recorded so far; the capture is invalid")]
+    #[error(
+        "{call} needs work that is only recorded so far; the capture is invalid: end it, and make the call outside of one"
+    )]
     NotCapturable {
         /// The call.
         call: &'static str,
     },
     /// A wait would have made the capture depend on work outside of it.
-    #[error("the event marks work outside of the capture, or in another; the capture is invalid")]
+    #[error(
+        "the event marks work outside of the capture, or in another; the capture is invalid: end it, and record the event within the one that waits for it"
+    )]
     Isolation,
     /// The event marks work of a capture that has ended.
-    #[error("the event was recorded in a capture that has ended")]
+    #[error("the event was recorded in a capture that has ended: record it again")]
     Ended,
     /// An earlier call made the capture invalid.
     #[error("the capture is invalid since an earlier call that cannot be captured: end it")]

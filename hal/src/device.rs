@@ -67,7 +67,7 @@ pub struct DeviceMemory {
 #[non_exhaustive]
 pub enum DeviceError {
     /// The operating system gave no thread for the stream's worker.
-    #[error("no thread for a stream's worker: {0}")]
+    #[error("no thread for a stream's worker: {0}; threads may be limited (ulimit -u)")]
     NoThread(std::io::Error),
     /// The backend has no such stream.
     #[error("{backend} has no {mode:?} streams")]
@@ -82,7 +82,9 @@ pub enum DeviceError {
     #[error("{0:#}")]
     NotFound(symmem_sys::NotFound),
     /// The backend has fewer devices.
-    #[error("there is no {backend} device {wanted}: {found} are visible")]
+    #[error(
+        "there is no {backend} device {wanted}: {found} are visible, numbered from 0 (CUDA_VISIBLE_DEVICES)"
+    )]
     NoDevice {
         /// The backend asked.
         backend: BackendKind,
@@ -92,7 +94,7 @@ pub enum DeviceError {
         found: u32,
     },
     /// No visible device of the backend has this identity.
-    #[error("none of the {found} visible {backend} devices is {wanted}")]
+    #[error("none of the {found} visible {backend} devices is {wanted} (CUDA_VISIBLE_DEVICES)")]
     NoUuid {
         /// The backend asked.
         backend: BackendKind,

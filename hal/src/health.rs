@@ -43,19 +43,23 @@ pub enum SyncError {
         allowed: Duration,
     },
     /// The caller's token ended the wait; the work goes on.
-    #[error("the wait for the stream was cancelled")]
+    #[error("the wait for the stream was cancelled; its work goes on, and can be waited for again")]
     Cancelled,
     /// The work is done, and something that ran on the stream has failed.
     #[error("an operation on the stream failed: {0}")]
     Unhealthy(Arc<dyn Fault>),
     /// The stream's worker thread is gone, so its work will never be done.
-    #[error("the stream's worker has stopped; its remaining work is dropped")]
+    #[error(
+        "the stream's worker has stopped; its remaining work is dropped: go on with another stream"
+    )]
     WorkerGone,
     /// The stream, event or graph is in a capture, or was, where the call allows none.
     #[error(transparent)]
     Capture(#[from] CaptureError),
     /// The graph, event or function is of another backend than the stream.
-    #[error("the stream and what it was given are of different backends")]
+    #[error(
+        "the stream and what it was given are of different backends: take both from one device"
+    )]
     OtherBackend,
     /// The driver refused, or the work failed on the device.
     #[error(transparent)]

@@ -36,7 +36,9 @@ pub enum AllocError {
     #[error("cannot allocate: {0}")]
     Segment(SegmentError),
     /// The device has too little memory.
-    #[error("cannot allocate: {needed} needed, {available} available on {device}: {error}")]
+    #[error(
+        "cannot allocate: {needed} needed, {available} available on {device}: {error}; free some, or ask for less"
+    )]
     Exhausted {
         /// Bytes that the device was to give, rounded up to what it gives at once.
         needed: Bytes,

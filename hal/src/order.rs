@@ -43,7 +43,9 @@ pub enum OrderError {
         allowed: Duration,
     },
     /// The caller's token ended the wait.
-    #[error("the wait behind {ahead} earlier operations of this process was cancelled")]
+    #[error(
+        "the wait behind {ahead} earlier operations of this process was cancelled; nothing was enqueued, and the call can be made again"
+    )]
     Cancelled {
         /// Operations that were ahead when the wait ended.
         ahead: u64,

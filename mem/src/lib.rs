@@ -86,6 +86,11 @@ mod memory;
 mod pool;
 mod rendezvous;
 pub mod settings;
+#[cfg(feature = "stalls")]
+#[doc(hidden)]
+pub mod stalls;
+#[cfg(not(feature = "stalls"))]
+mod stalls;
 #[doc(hidden)]
 pub mod stamps;
 pub mod store;

@@ -45,7 +45,9 @@ pub enum SettingError {
         asked: Bytes,
     },
     /// There is no such device for this build.
-    #[error("no {0} backend: this build lacks it, or this machine has no such device")]
+    #[error(
+        "no {0} backend: this build lacks it, or this machine has no such device; `symmem info` tells which there are"
+    )]
     NoBackend(BackendKind),
 }
 

@@ -4,6 +4,8 @@
 #ifndef SYMMEM_STALLS_CUH
 #define SYMMEM_STALLS_CUH
 
+#include "symmem_lane.cuh"
+
 namespace symmem {
 
 // The steps at which a test can delay one rank, as the crate's module `stalls` has them.

@@ -73,7 +73,7 @@ pub(crate) struct ChannelWords {
 /// The agreed workspace is too small for the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a workspace of {available} is too small for {world} ranks, {channels} channels and {lanes} lanes: at least {needed} are needed"
+    "a workspace of {available} is too small for {world} ranks, {channels} channels and {lanes} lanes: at least {needed} are needed (Options::workspace)"
 )]
 pub struct WorkspaceTooSmall {
     /// Bytes there are.

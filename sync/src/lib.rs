@@ -12,8 +12,8 @@
 //! - [`host`]: the same machines on memory that a CPU can reach, with a wait that spins, yields, then
 //!   sleeps: what executors for the host and the stub are made of.
 //! - `gpu`, with the feature `cuda`: the same words in device memory, the struct that kernels of a lane
-//!   are given ([`Lane`]'s `issue_device`), and the public header `symmem_sync.cuh` that they are written
-//!   with.
+//!   are given ([`Lane`]'s `issue_device`), and the public headers that they are written with, `symmem_lane.cuh`
+//!   and `symmem_sync.cuh`.
 //!
 //! # Does not
 //!

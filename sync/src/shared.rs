@@ -1,6 +1,8 @@
 //! What one rank keeps with a group for the protocols: the layout, the lanes' and channels' order,
 //! and how to hear of a failure.
 
+#[cfg(test)]
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +28,12 @@ use crate::layout::{Capacities, WorkspaceTooSmall};
 const DRAIN_GRACE: Duration = Duration::from_secs(4);
 
 const _: () = assert!(DRAIN_GRACE.as_millis() > host::GRACE.as_millis());
+
+#[cfg(test)]
+thread_local! {
+    /// What happens before this thread next watches a stream.
+    pub(crate) static BEFORE_WATCH: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+}
 
 /// A group's lanes and channels, on one rank.
 pub(crate) struct Shared {
@@ -103,7 +111,7 @@ pub enum PrepareError {
     #[error("not prepared: call lane.prepare before the capture")]
     Capturing,
     /// Another version of this layer in the process keeps its state with the group.
-    #[error("another version of symmem-sync uses this group")]
+    #[error("another version of symmem-sync uses this group: build with one (cargo tree -d)")]
     SlotTaken,
     /// A kernel cannot be had on its device.
     #[error(transparent)]
@@ -258,6 +266,10 @@ impl Shared {
     /// Lets a stream's `synchronize`, or each launch of the graph that it records, report what became
     /// of the operations on it.
     pub(crate) fn watch(self: &Arc<Self>, stream: &Stream) {
+        #[cfg(test)]
+        if let Some(meanwhile) = BEFORE_WATCH.take() {
+            meanwhile();
+        }
         let health: Arc<dyn Health> = self.clone();
         stream.watch(Arc::downgrade(&health));
     }

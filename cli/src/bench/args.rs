@@ -11,9 +11,9 @@ use symmem::prelude::*;
 use super::check::Seed;
 use super::devices::{Backend, Devices};
 use super::operation::{
-    AllGather, AllReduce, AllToAll, AllToAllNd, Barrier, Bounds, Broadcast, Collective, Enqueue,
-    OneSided, Operation, Placement, Reduce, ReduceScatter, ReduceScatterOffset, Rendezvous, Sweep,
-    TwoLanes,
+    AllGather, AllReduce, AllToAll, AllToAllNd, Barrier, Bounds, Broadcast, Collective, Compared,
+    Enqueue, OneSided, Operation, Placement, Reduce, ReduceScatter, ReduceScatterOffset,
+    Rendezvous, Sweep, TwoLanes,
 };
 use super::timing::{Batch, Isolated, Pace};
 use crate::parse::{at_least_one, ranks, seconds, size};
@@ -326,13 +326,13 @@ impl OperationArgs {
         match self {
             OperationArgs::AllReduce(reducing) => Ok(Box::new(reducing.all_reduces()?)),
             OperationArgs::Lanes(reducing) => {
-                Ok(Box::new(TwoLanes { sweep: reducing.all_reduces()? }))
+                Ok(Box::new(Compared { with: TwoLanes, sweep: reducing.all_reduces()? }))
             }
             OperationArgs::Bounds(reducing) => {
-                Ok(Box::new(Bounds { sweep: reducing.of_kernels()? }))
+                Ok(Box::new(Compared { with: Bounds, sweep: reducing.of_kernels()? }))
             }
             OperationArgs::Enqueue(reducing) => {
-                Ok(Box::new(Enqueue { sweep: reducing.of_kernels()? }))
+                Ok(Box::new(Compared { with: Enqueue, sweep: reducing.of_kernels()? }))
             }
             OperationArgs::AllGather(Moving { data, buffers, how }) => {
                 data.sweep(AllGather { algorithm: how.algorithm }, buffers.placement())

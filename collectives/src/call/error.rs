@@ -35,10 +35,12 @@ pub enum CallError {
     #[error(transparent)]
     Rank(#[from] RankError),
     /// Input and output overlap otherwise than the operation allows.
-    #[error("input and output overlap, and not as the operation does it in place")]
+    #[error(
+        "input and output overlap, and not as the operation does it in place: keep them apart, or place the smaller one where the operation says"
+    )]
     Overlap,
     /// A view or a stream is of another backend than the group.
-    #[error("the group is on {group}, the {what} on {found}")]
+    #[error("the group is on {group}, the {what} on {found}: take one of Group::device")]
     Backend {
         /// What is elsewhere.
         what: &'static str,
@@ -52,10 +54,10 @@ pub enum CallError {
     #[error("slices need an inline stream of the host; this group is on {0}: use views")]
     Borrowed(BackendKind),
     /// The lane is another group's.
-    #[error("the lane is another group's")]
+    #[error("the lane is another group's: take one of this group (Lanes::lane, Lanes::lanes)")]
     Lane,
     /// The operation has no such algorithm.
-    #[error("{} has no algorithm {algorithm}", operation.name())]
+    #[error("{} has no algorithm {algorithm}: Algorithm::Auto takes one that it has", operation.name())]
     Algorithm {
         /// The operation.
         operation: Operation,
@@ -72,7 +74,9 @@ pub enum CallError {
     #[error(transparent)]
     Multimem(#[from] NoMultimem),
     /// The algorithm asked for cannot take so much.
-    #[error("{bytes} do not fit in packets, which carry {capacity} on this lane")]
+    #[error(
+        "{bytes} do not fit in packets, which carry {capacity} on this lane: take another algorithm, or a larger Options::workspace"
+    )]
     TooLargeForPackets {
         /// Bytes that a rank would send.
         bytes: Bytes,

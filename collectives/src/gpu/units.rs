@@ -7,7 +7,7 @@ use symmem_hal::kernels::{KernelSource, KernelUnits, SYMMEM_CUH, Unit, source_ha
 use symmem_hal::types::{BackendKind, DType, ReduceOp};
 use symmem_hal::{Device, Function, LoadError};
 use symmem_mem::stamps::{STAMPS, Stamp};
-use symmem_sync::gpu::{SYMMEM_STALLS_CUH, SYMMEM_SYNC_CUH};
+use symmem_sync::gpu::{SYMMEM_LANE_CUH, SYMMEM_STALLS_CUH, SYMMEM_SYNC_CUH};
 
 use super::multimem::Switched;
 use super::plan::GpuPlan;
@@ -26,6 +26,7 @@ static REDUCE: KernelSource = KernelSource {
     file: ("reduce.cu", include_str!("../../kernels/reduce.cu")),
     headers: &[
         SYMMEM_CUH,
+        SYMMEM_LANE_CUH,
         SYMMEM_SYNC_CUH,
         SYMMEM_STALLS_CUH,
         PAYLOAD_CUH,
@@ -39,14 +40,28 @@ static REDUCE: KernelSource = KernelSource {
 static EXCHANGE: KernelSource = KernelSource {
     name: "symmem-collectives",
     file: ("exchange.cu", include_str!("../../kernels/exchange.cu")),
-    headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH, SYMMEM_STALLS_CUH, PAYLOAD_CUH, PLAN_CUH],
+    headers: &[
+        SYMMEM_CUH,
+        SYMMEM_LANE_CUH,
+        SYMMEM_SYNC_CUH,
+        SYMMEM_STALLS_CUH,
+        PAYLOAD_CUH,
+        PLAN_CUH,
+    ],
 };
 
 /// Operations by the switch, of sums in an order of its own.
 static MULTIMEM: KernelSource = KernelSource {
     name: "symmem-collectives",
     file: ("multimem.cu", include_str!("../../kernels/multimem.cu")),
-    headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH, SYMMEM_STALLS_CUH, PAYLOAD_CUH, PLAN_CUH],
+    headers: &[
+        SYMMEM_CUH,
+        SYMMEM_LANE_CUH,
+        SYMMEM_SYNC_CUH,
+        SYMMEM_STALLS_CUH,
+        PAYLOAD_CUH,
+        PLAN_CUH,
+    ],
 };
 
 static HASH: LazyLock<String> = LazyLock::new(|| source_hash(&[&REDUCE, &EXCHANGE, &MULTIMEM]));

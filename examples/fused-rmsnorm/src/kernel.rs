@@ -8,7 +8,7 @@ use symmem::hal::{DevicePtr, Function, Grid, KeepAlive, Launch};
 use symmem::mem::call::{Operation, Signature};
 use symmem::prelude::*;
 use symmem::sync::Issue;
-use symmem::sync::gpu::{SYMMEM_SYNC_CUH, SymmemLane};
+use symmem::sync::gpu::{SYMMEM_LANE_CUH, SYMMEM_SYNC_CUH, SymmemLane};
 
 /// As in the source.
 const THREADS: u32 = 512;
@@ -18,7 +18,7 @@ pub const MAX_HIDDEN: u64 = 2 * 8 * THREADS as u64;
 static SOURCE: KernelSource = KernelSource {
     name: "fused-rmsnorm",
     file: ("rmsnorm.cu", include_str!("../kernels/rmsnorm.cu")),
-    headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH],
+    headers: &[SYMMEM_CUH, SYMMEM_LANE_CUH, SYMMEM_SYNC_CUH],
 };
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]

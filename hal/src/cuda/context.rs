@@ -20,14 +20,14 @@ use symmem_sys::cuda::bindings::{
 };
 
 use super::cancel::Cancels;
-use super::driver::{Caller, Entered, cu, driver, error, is_sticky};
-use super::event::Point;
+use super::driver::{Caller, Entered, absent, cu, driver, error, is_sticky};
+use super::event::{Point, until};
 use super::module::Modules;
 use super::queue::Queue;
 use super::spare::Spare;
 use crate::driver::DriverError;
 use crate::types::{BackendKind, DeviceUuid};
-use crate::{Capabilities, DeviceError, PeerAccessError};
+use crate::{Capabilities, DeviceError, PeerAccessError, SyncError, Wait};
 
 /// A handle of the driver's, which any thread may use.
 #[derive(Debug)]
@@ -285,6 +285,27 @@ impl Context {
         enqueue(stream)?;
         // SAFETY: the stream lives as long as the context.
         unsafe { cu!(self, cuStreamSynchronize(stream)) }
+    }
+
+    /// Waits until the stream of copies is idle: for what cannot be waited for by itself.
+    pub(super) fn await_copies(&'static self, wait: &Wait) -> Result<(), SyncError> {
+        let stream = self.copier()?;
+        until(wait, || {
+            let _entered = self.enter_aside()?;
+            self.is_done(stream)
+        })
+    }
+
+    /// Whether all work of a stream is done. The context is current; the stream is alive, and in no
+    /// capture.
+    pub(super) fn is_done(&self, stream: CUstream) -> Result<bool, DriverError> {
+        let query = self.table().cuStreamQuery().map_err(|e| absent("cuStreamQuery", &e))?;
+        // SAFETY: the stream is alive.
+        match unsafe { query(stream) } {
+            CUresult::CUDA_SUCCESS => Ok(true),
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            status => Err(self.failed("cuStreamQuery", status)),
+        }
     }
 
     /// An event to record.

@@ -11,7 +11,6 @@ use super::Device;
 use super::capture::Recorded;
 use super::context::{Context, Raw};
 use super::driver::{Caller as _, cu};
-use super::event::Point;
 use super::host_memory;
 use super::queue::Queue;
 use super::stream::of_capture;
@@ -37,8 +36,8 @@ struct Inner {
     order: StreamOrder,
     /// What its work keeps alive and who watches it, if anything does.
     recorded: Option<Arc<Recorded>>,
-    /// The end of its way to the device.
-    uploaded: Option<Point>,
+    /// Whether it may still be on its way to the device.
+    is_on_its_way: bool,
 }
 
 /// The graph as it was captured: destroyed when dropped.
@@ -64,17 +63,19 @@ impl Drop for Template {
 impl Drop for Inner {
     fn drop(&mut self) {
         let context = self.template.context;
-        let on_its_way = |uploaded: &Point| !uploaded.is_over() && uploaded.wait(&UPLOAD).is_err();
-        if context.can_tidy() && self.uploaded.as_ref().is_some_and(on_its_way) {
-            // Better never freed than freed under the copy engine.
-            tracing::error!(
-                "a graph is never destroyed: it has not come to its device in {UPLOAD:?}"
-            );
+        if !context.can_tidy() {
             return;
         }
-        if context.can_tidy()
-            && let Ok(_entered) = context.enter_aside()
+        if self.is_on_its_way
+            && let Err(error) = context.await_copies(&UPLOAD)
         {
+            // Better never freed than freed under the copy engine.
+            if !context.is_lost() {
+                tracing::error!(%error, "a graph is never destroyed: it may be on its way to its device");
+            }
+            return;
+        }
+        if let Ok(_entered) = context.enter_aside() {
             // SAFETY: this was its last holder; streams hold it until its launches are done, and it is
             // where it was uploaded to.
             let destroyed = unsafe { cu!(context, cuGraphExecDestroy(self.exec.0)) };
@@ -108,17 +109,17 @@ impl Graph {
         unsafe { cu!(context, cuGraphInstantiateWithFlags(&raw mut exec, raw, 0)) }?;
         let order = StreamOrder::new(&crate::Device::Cuda(Device::of(context)));
         let exec = Raw(exec);
-        let mut inner = Inner { template, exec, nodes, order, recorded, uploaded: None };
+        let mut inner = Inner { template, exec, nodes, order, recorded, is_on_its_way: false };
         if context.table().cuGraphUpload().is_ok() {
             // What its first launch would else have to get: that can wait for kernels, which may by then
             // wait for this launch.
-            let (copier, uploaded) = (context.copier()?, context.point()?);
+            let copier = context.copier()?;
+            // From here on it is not destroyed before its way has ended, whatever fails.
+            inner.is_on_its_way = true;
             // SAFETY: both are alive.
             unsafe { cu!(context, cuGraphUpload(inner.exec.0, copier)) }?;
-            uploaded.record(copier)?;
             // One that takes longer is looked for again when the graph ends.
-            let _ = uploaded.wait(&UPLOAD);
-            inner.uploaded = Some(uploaded);
+            inner.is_on_its_way = context.await_copies(&UPLOAD).is_err();
         }
         Ok(Graph(Arc::new(inner)))
     }

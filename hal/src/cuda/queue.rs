@@ -7,11 +7,11 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use symmem_sys::cuda::CU_STREAM_LEGACY;
-use symmem_sys::cuda::bindings::{CUgraph, CUresult, CUstream, CUstream_st};
+use symmem_sys::cuda::bindings::{CUgraph, CUstream, CUstream_st};
 
 use super::capture::{Recorded, State};
 use super::context::{Context, Raw};
-use super::driver::{Caller as _, absent, cu};
+use super::driver::cu;
 use super::event::Point;
 use super::keeper::Keeper;
 use super::poller;
@@ -157,14 +157,7 @@ impl Queue {
 
     /// Whether all of its work is done. The context is current, and the stream in no capture.
     pub(super) fn query(&self) -> Result<bool, DriverError> {
-        let context = self.context;
-        let query = context.table().cuStreamQuery().map_err(|e| absent("cuStreamQuery", &e))?;
-        // SAFETY: the stream is alive.
-        match unsafe { query(self.raw()) } {
-            CUresult::CUDA_SUCCESS => Ok(true),
-            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            status => Err(context.failed("cuStreamQuery", status)),
-        }
+        self.context.is_done(self.raw())
     }
 
     /// Whether all of its work is done that is not in a capture; a device that does not answer has none.

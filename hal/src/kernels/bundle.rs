@@ -33,13 +33,15 @@ const ENTRY: usize = 56;
 #[non_exhaustive]
 pub enum BundleError {
     /// It is something else.
-    #[error("{bytes} bytes that are no bundle of kernels")]
+    #[error("{bytes} bytes that are no bundle of kernels, as `symmem kernels --out` makes them")]
     Foreign {
         /// Its length.
         bytes: usize,
     },
     /// Another release of the library wrote it.
-    #[error("a bundle of format {found}, where {expected} is expected")]
+    #[error(
+        "a bundle of format {found}, where {expected} is expected: make it by this release's `symmem kernels`"
+    )]
     Version {
         /// What is expected.
         expected: u32,
@@ -47,7 +49,7 @@ pub enum BundleError {
         found: u32,
     },
     /// It is too short for what it says it holds.
-    #[error("a bundle of {found} bytes, where at least {expected} are expected")]
+    #[error("a bundle of {found} bytes, where at least {expected} are expected: copy it again")]
     Truncated {
         /// Bytes that it needs.
         expected: u64,
@@ -55,7 +57,7 @@ pub enum BundleError {
         found: u64,
     },
     /// Its checksum is not that of what it holds.
-    #[error("a bundle of {bytes} bytes that are not those that were written")]
+    #[error("a bundle of {bytes} bytes that are not those that were written: copy it again")]
     Damaged {
         /// Its length.
         bytes: usize,

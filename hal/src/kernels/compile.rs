@@ -26,7 +26,7 @@ pub enum CompileError {
     #[error(transparent)]
     Missing(#[from] MissingSymbol),
     /// It knows later architectures only.
-    #[error("the NVRTC found compiles for {known:?}, not for {arch}")]
+    #[error("the NVRTC found compiles for {known:?}, not for {arch}: install one that does")]
     Arch {
         /// What was to be compiled for.
         arch: Arch,

@@ -40,7 +40,7 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 #[non_exhaustive]
 pub enum SegmentError {
     /// A limit leaves too little.
-    #[error("{needed} of shared memory needed, {} available under {}", limit.available, limit.source)]
+    #[error("{needed} of shared memory needed, {} available under {}: ask for less, or raise that", limit.available, limit.source)]
     Limit {
         /// Bytes asked for.
         needed: Bytes,
@@ -49,7 +49,7 @@ pub enum SegmentError {
     },
     /// The kernel refused for want of room, although the limits that are visible here leave enough by
     /// now: what others took meanwhile they may have given back.
-    #[error("{call} for {needed} of shared memory: {cause}; {} available now under {}, the tightest limit of it", limit.available, limit.source)]
+    #[error("{call} for {needed} of shared memory: {cause}; {} available now under {}, the tightest limit of it: ask for less, or raise that", limit.available, limit.source)]
     Refused {
         /// The system call.
         call: &'static str,

@@ -358,7 +358,9 @@ impl Desk {
         match (frame, &client.state) {
             (Frame::Hello { nonce: theirs, proof }, State::Greeting { nonce, .. }) => {
                 if !self.token.verify(Side::Member, nonce, &theirs, &proof) {
-                    return Err(ExchangeError::Refused("the token is another run's".to_owned()));
+                    return Err(ExchangeError::Refused(
+                        "the token is another run's: give each run an id of its own".to_owned(),
+                    ));
                 }
                 let proof = self.token.prove(Side::Leader, nonce, &theirs);
                 client.state = State::Known;
@@ -400,7 +402,7 @@ impl Desk {
         });
         if meeting.members != members {
             return Err(ExchangeError::Refused(format!(
-                "the group's members are {:?} to this rank and {:?} to others",
+                "the group's members are {:?} to this rank and {:?} to others: name the same on all",
                 members, meeting.members
             )));
         }

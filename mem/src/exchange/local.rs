@@ -8,6 +8,7 @@ use parking_lot::{Condvar, Mutex};
 use symmem_hal::{Shareable, Wait};
 
 use super::{Exchange, ExchangeError, Handle, Part, Round, RoundKey};
+use crate::stalls::{self, Step};
 
 /// The meeting point of one process's ranks. Shared by all of them.
 #[derive(Debug)]
@@ -70,6 +71,7 @@ impl Exchange for LocalExchange {
             }))
         });
         let Round { key, members, me, part } = round;
+        stalls::at(Step::Come);
         let mut state = self.hub.state.lock();
         let State { open, meetings, next, .. } = &mut *state;
         let id = *open.entry(key).or_insert_with(|| {

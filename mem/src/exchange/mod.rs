@@ -94,20 +94,24 @@ pub enum ExchangeError {
     #[error("the meeting point refused: {0}")]
     Refused(String),
     /// A rank came twice to one round: two processes claim one rank.
-    #[error("two processes claim rank {rank}")]
+    #[error("two processes claim rank {rank}: start each with a rank of its own (RANK)")]
     Duplicate {
         /// The group index claimed twice.
         rank: u32,
     },
     /// Another thread of this rank was meeting the others on the group for as long as the call could
     /// wait.
-    #[error("another thread of this rank was meeting the others for {allowed:?}")]
+    #[error(
+        "another thread of this rank was meeting the others for {allowed:?}: let one thread at a time, or allow more time"
+    )]
     Busy {
         /// What the caller allowed.
         allowed: Duration,
     },
     /// What this rank wants to send does not fit in a message.
-    #[error("{bytes} bytes to send, at most {limit} fit in a message")]
+    #[error(
+        "{bytes} bytes to send, at most {limit} fit in a message: they grow with the group, and with the blocks dropped since the last Group::reclaim"
+    )]
     TooLarge {
         /// Bytes to send.
         bytes: usize,
@@ -115,7 +119,9 @@ pub enum ExchangeError {
         limit: usize,
     },
     /// A process has no descriptors left: this one, or the one that leads the meeting.
-    #[error("{call}: out of descriptors; RLIMIT_NOFILE (ulimit -n) allows {limit}")]
+    #[error(
+        "{call}: out of descriptors: close some, or allow more than {limit} by RLIMIT_NOFILE (ulimit -n)"
+    )]
     Descriptors {
         /// The system call.
         call: String,

@@ -21,6 +21,7 @@ use super::leader::Leader;
 use super::token::{Side, Token, meeting_name, random};
 use super::{Exchange, ExchangeError, Part, Round, parcel};
 use crate::liveness::links::Links;
+use crate::stalls::{self, Step};
 
 /// How often a wait looks at its cancel token.
 const TICK: Duration = Duration::from_millis(20);
@@ -113,7 +114,7 @@ impl UnixExchange {
                     let me = rustix::process::geteuid().as_raw();
                     if uid != me {
                         return Err(Attempt::Over(ExchangeError::Refused(format!(
-                            "user {uid} holds this run's meeting point; this process is user {me}"
+                            "user {uid} holds this run's meeting point; this process is user {me}: start all ranks as one user"
                         ))));
                     }
                     return Ok(socket);
@@ -128,6 +129,7 @@ impl UnixExchange {
     }
 
     fn attempt(&self, round: &Round<'_>, bound: &Bound<'_>) -> Result<Vec<Part>, Attempt> {
+        stalls::at(Step::Connect);
         let mut line = Line { socket: self.connect(bound)?, buffer: vec![0; MAX_FRAME] };
         let (version, leader) = match line.receive(bound)?.0 {
             Frame::Challenge { version, nonce } => (version, nonce),
@@ -139,6 +141,7 @@ impl UnixExchange {
                 "the leader speaks wire version {version}, this rank {WIRE_VERSION}: ranks run different releases of symmem"
             ))));
         }
+        stalls::at(Step::Prove);
         let nonce = random::<16>()?;
         let proof = self.token.prove(Side::Member, &leader, &nonce);
         line.send(&Frame::Hello { nonce, proof }, &[], bound)?;
@@ -149,7 +152,8 @@ impl UnixExchange {
             Frame::Failed(error) => return Err(round.failed(error)),
             _ => {
                 return Err(Attempt::Over(ExchangeError::Refused(
-                    "who leads does not know this run's token".to_owned(),
+                    "who leads does not know this run's token: give each run an id of its own"
+                        .to_owned(),
                 )));
             }
         }
@@ -164,7 +168,9 @@ impl UnixExchange {
             payload: round.part.payload.clone(),
             parcels,
         };
+        stalls::at(Step::Come);
         line.send(&come, &fds, bound)?;
+        stalls::at(Step::Take);
         let mut parts: Vec<Part> = round.members.iter().map(|_| Part::default()).collect();
         loop {
             let (frame, mut fds) = line.receive(bound)?;

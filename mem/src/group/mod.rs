@@ -36,6 +36,7 @@ use crate::memory::ledger::Ledger;
 use crate::memory::retire;
 use crate::rendezvous::record::{About, Record, Reported, Step};
 use crate::rendezvous::{self, Imports, Membership, RendezvousError, Tables};
+use crate::stalls;
 use caches::Caches;
 use farewell::Farewell;
 use meeting::Sequence;
@@ -201,6 +202,7 @@ impl Group {
             world.exchange.gather(Round { key, members: &members, me, part }, wait)
         };
         let control = options.control_bytes(members.len()).unwrap_or(Bytes(u64::MAX));
+        stalls::at(stalls::Step::Allocate);
         // A rank without the memory still comes, so that the others need not wait for it.
         let memories = match allocate(&device, bytes, control) {
             Ok(memories) => memories,
@@ -220,6 +222,7 @@ impl Group {
             &imports,
             &|_| Ok(()),
         )?;
+        stalls::at(stalls::Step::Keep);
         let reported: Vec<Reported> = exchanged.records.into_iter().map(|r| r.reported).collect();
         let shares = Shares::of(&reported, options.max_lanes)?;
         let mut memories = exchanged.memories.into_iter();

@@ -115,13 +115,13 @@ pub enum OptionsError {
         option: &'static str,
     },
     /// Pad and workspace do not fit in an address space.
-    #[error("Options::pad and workspace for {lanes} lanes do not fit in 64 bits")]
+    #[error("Options::pad and workspace for {lanes} lanes do not fit in 64 bits: ask for less")]
     TooLarge {
         /// The lanes.
         lanes: u32,
     },
     /// There is no table where one should be.
-    #[error("SYMMEM_TUNE names {}: {cause}", path.display())]
+    #[error("SYMMEM_TUNE names {}: {cause}: name a table of `symmem tune`, or unset it", path.display())]
     Choices {
         /// The file.
         path: PathBuf,

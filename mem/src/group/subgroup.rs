@@ -19,7 +19,7 @@ pub enum SubgroupError {
     #[error(transparent)]
     Rank(#[from] RankError),
     /// A rank is named twice.
-    #[error("rank {rank} is named twice")]
+    #[error("rank {rank} is named twice: name each once")]
     Twice {
         /// Which.
         rank: Rank,

@@ -33,14 +33,16 @@ pub enum StartError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// What stands in the store for this run's token is none.
-    #[error("the store holds no token of a run under {key:?}: it is used by another program")]
+    #[error(
+        "the store holds no token of a run under {key:?}: another program uses it; take another store, or another id for the run"
+    )]
     NoToken {
         /// The key.
         key: String,
     },
     /// The run has ranks on several hosts.
     #[error(
-        "{world_size} ranks, {local_world_size} of them on this host: groups across hosts are not supported yet"
+        "{world_size} ranks, {local_world_size} of them on this host: groups across hosts are not supported yet; start all on one"
     )]
     ManyHosts {
         /// Ranks of the run.

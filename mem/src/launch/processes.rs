@@ -42,7 +42,7 @@ pub enum SpawnError {
     #[error("0 ranks: at least one is needed")]
     NoRanks,
     /// More ranks were asked for than processes can be started; none was.
-    #[error("{ranks} ranks: {} more processes can run under {}", limit.available, limit.source)]
+    #[error("{ranks} ranks: {} more processes can run under {}: start fewer, or raise that", limit.available, limit.source)]
     TooManyRanks {
         /// How many were asked for.
         ranks: usize,
@@ -84,7 +84,7 @@ impl Fault for SpawnError {
 #[non_exhaustive]
 pub enum JobError {
     /// Ranks are still running.
-    #[error("ranks {ranks} still run after {allowed:?}")]
+    #[error("ranks {ranks} still run after {allowed:?}: wait again, or drop the job to end them")]
     TimedOut {
         /// Who.
         ranks: RankSet,
@@ -92,7 +92,7 @@ pub enum JobError {
         allowed: Duration,
     },
     /// The caller's token ended the wait.
-    #[error("the wait for the ranks was cancelled")]
+    #[error("the wait for the ranks was cancelled: wait again, or drop the job to end them")]
     Cancelled,
     /// The system would not tell how a process ended.
     #[error("rank {rank}: {cause}")]

@@ -19,7 +19,7 @@ use symmem_hal::{Fault, Kind};
 
 /// Ranks together need more memory than there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{ranks} ranks of {each} of shared memory need {total}: {} available under {}", limit.available, limit.source)]
+#[error("{ranks} ranks of {each} of shared memory need {total}: {} available under {}: start fewer ranks, give each less (Options::workspace), or raise that limit", limit.available, limit.source)]
 pub struct NoRoom {
     /// How many were asked for.
     pub ranks: usize,

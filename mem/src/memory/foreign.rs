@@ -31,7 +31,7 @@ pub enum ForeignError {
         bytes: Bytes,
     },
     /// Some of it is in an allocation already, which [`Allocation::containing`] finds.
-    #[error("{bytes} at {address:#x} overlap an allocation: {other} at {base:#x}")]
+    #[error("{bytes} at {address:#x} overlap an allocation: {other} at {base:#x}; use that")]
     Overlaps {
         /// Where it begins.
         address: u64,

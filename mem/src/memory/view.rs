@@ -84,7 +84,7 @@ pub enum ViewError {
         found: u64,
     },
     /// The operation needs elements without gaps.
-    #[error("the view is not contiguous: {layout:?}")]
+    #[error("the view is not contiguous: {layout:?}; take one without gaps, in order")]
     NotContiguous {
         /// Its layout.
         layout: Box<Layout>,

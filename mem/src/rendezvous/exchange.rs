@@ -8,6 +8,7 @@ use super::RendezvousError;
 use super::record::{Record, compare};
 use crate::exchange::{ExchangeError, Handle, Part};
 use crate::memory::ledger::Ledger;
+use crate::stalls::{self, Step};
 
 /// A round of all members.
 pub(super) type Gather<'a> = &'a mut dyn FnMut(Part) -> Result<Vec<Part>, ExchangeError>;
@@ -51,6 +52,7 @@ pub(crate) fn agree(
 ) -> Result<(Vec<Part>, Vec<Record>), RendezvousError> {
     record.reported.let_go = ledger.report(&record.equal.members);
     let parts = gather(Part { payload: record.encode(), handles })?;
+    stalls::at(Step::Compare);
     let decoded: Vec<Option<Record>> = parts.iter().map(|p| Record::decode(&p.payload)).collect();
     let unreadable: RankSet =
         decoded.iter().enumerate().filter(|(_, r)| r.is_none()).map(|(i, _)| i).collect();
@@ -78,6 +80,7 @@ pub(crate) fn exchange_memory(
     imports: &Imports<'_>,
     finish: Finish<'_>,
 ) -> Result<Exchanged, RendezvousError> {
+    stalls::at(Step::Export);
     let exported: Result<Vec<Handle>, _> = memories
         .iter()
         .map(|memory| match imports.threads {
@@ -103,6 +106,7 @@ pub(crate) fn exchange_memory(
         }
         // A rank without handles votes against, with its reason; this one has nothing to add.
         for ((all, mine), handle) in mapped.iter_mut().zip(memories).zip(part.handles) {
+            stalls::at(Step::Map);
             match imports.map(handle, mine) {
                 Ok(memory) => all.push(memory),
                 Err(e) => trouble = trouble.or(Some((e.to_string(), e.kind()))),
@@ -111,6 +115,7 @@ pub(crate) fn exchange_memory(
     }
     let whole = mapped.iter().all(|all| all.len() == records.len());
     if whole {
+        stalls::at(Step::Finish);
         trouble = trouble.or(finish(&mapped).err().map(|e| (e.to_string(), e.kind())));
     }
     let vote = match unreachable {
@@ -135,6 +140,7 @@ pub(crate) fn decline(gather: Gather<'_>, record: &Record) -> Result<RankSet, Re
 
 /// Votes, and tells who is against. A pair without a path is the same error on every rank.
 fn cast(gather: Gather<'_>, vote: &Vote) -> Result<RankSet, RendezvousError> {
+    stalls::at(Step::Vote);
     // The type has no value that cannot be encoded.
     let votes = gather(Part::plain(postcard::to_stdvec(vote).unwrap_or_default()))?;
     let votes = read_votes(&votes);

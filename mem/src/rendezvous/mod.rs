@@ -26,6 +26,7 @@ use crate::handle::SymmetricMemory;
 use crate::launch::NoRoom;
 use crate::memory::ledger::Token;
 use crate::memory::{Allocation, View};
+use crate::stalls;
 use record::{About, Step};
 
 /// Why a rendezvous, or the creation of a group, failed. Nothing stays mapped.
@@ -42,10 +43,12 @@ pub enum RendezvousError {
     #[error(transparent)]
     Mismatch(#[from] Mismatch),
     /// The view is of no allocation of this rank: a peer's memory, say.
-    #[error("the view is not of an allocation of this rank, so it cannot be made symmetric")]
+    #[error(
+        "the view is not of an allocation of this rank, so it cannot be made symmetric: allocate it, or on a GPU take it into an allocation by Allocation::from_raw"
+    )]
     NotAllocated,
     /// The allocation lies on another device than the group's.
-    #[error("the allocation is on {found}, the group on {expected}")]
+    #[error("the allocation is on {found}, the group on {expected}: allocate on Group::device")]
     OtherDevice {
         /// The group's device.
         expected: String,
@@ -63,7 +66,7 @@ pub enum RendezvousError {
         bytes: Bytes,
     },
     /// A rank could not export or map memory; the others have let go of it again.
-    #[error("ranks {ranks} could not map the group's memory{}", reason.as_ref().map_or(String::new(), |r| format!("; this rank: {r}")))]
+    #[error("ranks {ranks} could not map the group's memory{}", reason.as_ref().map_or("; their errors say why".to_owned(), |r| format!("; this rank: {r}")))]
     Map {
         /// Who could not.
         ranks: RankSet,
@@ -280,6 +283,7 @@ impl Group {
                 mapping
             }
         };
+        stalls::at(stalls::Step::Keep);
         let token = allocation.is_block().then(|| {
             let (ledger, members) = (self.ledger().clone(), self.members().clone());
             Arc::new(Token { ledger, key: (self.id(), ordinal), members })

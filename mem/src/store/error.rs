@@ -16,7 +16,8 @@ use super::tcp::wire::WireError;
 pub enum StoreError {
     /// The bound passed first.
     #[error(
-        "{store}: {operation} timed out after {elapsed:.3?} of {allowed:.3?}, missing {missing}"
+        "{store}: {operation} timed out after {elapsed:.3?} of {allowed:.3?}, missing {missing}: {}, or allow more time",
+        missing.look()
     )]
     TimedOut {
         /// The store.
@@ -31,7 +32,10 @@ pub enum StoreError {
         allowed: Duration,
     },
     /// The caller's token was cancelled.
-    #[error("{store}: {operation} of {} was cancelled after {elapsed:.3?}", KeyList(keys))]
+    #[error(
+        "{store}: {operation} of {} was cancelled by the caller after {elapsed:.3?}: it may have been done, so look before doing it again",
+        KeyList(keys)
+    )]
     Cancelled {
         /// The store.
         store: Arc<str>,
@@ -44,7 +48,10 @@ pub enum StoreError {
     },
     /// The connection to the store ended. Later calls through this store fail with the same cause
     /// at once.
-    #[error("{store}: lost during {operation} of {}: {cause}", KeyList(keys))]
+    #[error(
+        "{store}: lost during {operation} of {}: {cause}; connect again if the server still runs, else start the run again",
+        KeyList(keys)
+    )]
     Lost {
         /// The store.
         store: Arc<str>,
@@ -75,7 +82,9 @@ pub enum StoreError {
         limit: usize,
     },
     /// The value to add to is not a number; it was left as it is.
-    #[error("{store}: add to {key:?}, whose value {found:?} is not a decimal number of 64 bits")]
+    #[error(
+        "{store}: add to {key:?}, whose value {found:?} is not a decimal number of 64 bits: set it to one, or take another key"
+    )]
     NotANumber {
         /// The store.
         store: Arc<str>,
@@ -85,7 +94,9 @@ pub enum StoreError {
         found: String,
     },
     /// The sum does not fit; the number was left as it is.
-    #[error("{store}: adding {amount} to {key:?}, which is {stored}, leaves 64 bits")]
+    #[error(
+        "{store}: adding {amount} to {key:?}, which is {stored}, leaves 64 bits: set it to a smaller number, or take another key"
+    )]
     Overflow {
         /// The store.
         store: Arc<str>,
@@ -129,6 +140,16 @@ impl Missing {
     pub fn keys(&self) -> &[String] {
         match self {
             Missing::Keys(keys) | Missing::AmongKeys(keys) | Missing::Answer(keys) => keys,
+        }
+    }
+}
+
+impl Missing {
+    /// What to look at first.
+    fn look(&self) -> &'static str {
+        match self {
+            Missing::Keys(_) | Missing::AmongKeys(_) => "see where those are who set them",
+            Missing::Answer(_) => "see whether the server is busy or cut off",
         }
     }
 }
@@ -219,8 +240,77 @@ mod tests {
             error.to_string(),
             "tcp://10.0.0.1:29500: multi_get timed out after 1.501s of 1.500s, missing keys \
              \"rank/0\", \"rank/1\", \"rank/2\", \"rank/3\", \"rank/4\", \"rank/5\", \"rank/6\", \
-             \"rank/7\" and 2 more"
+             \"rank/7\" and 2 more: see where those are who set them, or allow more time"
         );
         assert_eq!(error.kind(), Kind::TimedOut);
+    }
+
+    #[test]
+    fn each_text_says_what_to_do() {
+        let (store, operation, keys): (Arc<str>, _, _) =
+            ("local".into(), "get", vec!["k".to_owned()]);
+        let (key, elapsed, allowed) = ("k".to_owned(), Duration::ZERO, Duration::ZERO);
+        let timed_out = |missing| {
+            let store = store.clone();
+            StoreError::TimedOut { store, operation, missing, elapsed, allowed }
+        };
+        let cases = [
+            (timed_out(Missing::Keys(keys.clone())), "who set them, or allow more time"),
+            (timed_out(Missing::AmongKeys(keys.clone())), "who set them, or allow more time"),
+            (timed_out(Missing::Answer(keys.clone())), "busy or cut off, or allow more time"),
+            (
+                StoreError::Cancelled {
+                    store: store.clone(),
+                    operation,
+                    keys: keys.clone(),
+                    elapsed,
+                },
+                "look before doing it again",
+            ),
+            (
+                StoreError::Lost {
+                    store: store.clone(),
+                    operation,
+                    keys: keys.clone(),
+                    cause: LostCause::Closed,
+                },
+                "connect again if the server still runs, else start the run again",
+            ),
+            (
+                StoreError::TooLarge {
+                    store: store.clone(),
+                    operation,
+                    keys,
+                    what: "a value",
+                    found: 2,
+                    limit: 1,
+                },
+                "send less, or give the server more",
+            ),
+            (
+                StoreError::NotANumber {
+                    store: store.clone(),
+                    key: key.clone(),
+                    found: "x".to_owned(),
+                },
+                "set it to one, or take another key",
+            ),
+            (
+                StoreError::Overflow { store, key, stored: i64::MAX, amount: 1 },
+                "set it to a smaller number, or take another key",
+            ),
+        ];
+        for (error, remedy) in cases {
+            // A new sort of error needs its line above.
+            match &error {
+                StoreError::TimedOut { .. }
+                | StoreError::Cancelled { .. }
+                | StoreError::Lost { .. }
+                | StoreError::TooLarge { .. }
+                | StoreError::NotANumber { .. }
+                | StoreError::Overflow { .. } => {}
+            }
+            assert!(error.to_string().ends_with(remedy), "{error}");
+        }
     }
 }

@@ -21,9 +21,11 @@ pub(super) enum TableError {
     NotANumber { found: String },
     #[error("adding {amount} to {stored} leaves 64 bits")]
     Overflow { stored: i64, amount: i64 },
-    #[error("storing {needed} bytes more than the {used} held is over the limit of {capacity}")]
+    #[error(
+        "storing {needed} bytes more than the {used} held is over the limit of {capacity} (ServerLimits::stored)"
+    )]
     Full { needed: usize, used: usize, capacity: usize },
-    #[error("a key beside the {limit} held is over the limit of {limit} keys")]
+    #[error("a key beside the {limit} held is over the limit of {limit} keys (ServerLimits::keys)")]
     Keys { limit: usize },
 }
 

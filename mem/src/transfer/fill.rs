@@ -36,7 +36,7 @@ pub enum FillError {
         words: u64,
     },
     /// The stream is of another backend than the view.
-    #[error("the view is on {view}, the stream on {stream}")]
+    #[error("the view is on {view}, the stream on {stream}: take a stream of the view's device")]
     Backend {
         /// The view's backend.
         view: BackendKind,

@@ -35,10 +35,12 @@ pub enum TransferError {
     View(#[from] ViewError),
     /// The local view and the range of the peer, which is this rank, share bytes without being the
     /// same.
-    #[error("source and target overlap and are not the same range")]
+    #[error(
+        "source and target overlap and are not the same range: copy by way of memory elsewhere"
+    )]
     Overlap,
     /// The local view or the stream is of another backend than the group.
-    #[error("the group is on {group}, the {what} on {found}")]
+    #[error("the group is on {group}, the {what} on {found}: take one of Group::device")]
     Backend {
         /// What is elsewhere.
         what: &'static str,

@@ -8,7 +8,7 @@ use symmem_hal::kernels::{KernelSource, KernelUnits, SYMMEM_CUH, Unit, source_ha
 use symmem_hal::types::BackendKind;
 use symmem_hal::{Device, Function, LoadError};
 use symmem_mem::stamps::{STAMPS, Stamp};
-use symmem_sync::gpu::{SYMMEM_STALLS_CUH, SYMMEM_SYNC_CUH};
+use symmem_sync::gpu::{SYMMEM_LANE_CUH, SYMMEM_STALLS_CUH, SYMMEM_SYNC_CUH};
 
 use super::plan::GpuPlan;
 
@@ -19,7 +19,14 @@ pub(super) const VDEV_CUH: (&str, &str) = ("vdev.cuh", include_str!("../../kerne
 static VDEV: KernelSource = KernelSource {
     name: "symmem-moe",
     file: ("vdev.cu", include_str!("../../kernels/vdev.cu")),
-    headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH, SYMMEM_STALLS_CUH, PAYLOAD_CUH, VDEV_CUH],
+    headers: &[
+        SYMMEM_CUH,
+        SYMMEM_LANE_CUH,
+        SYMMEM_SYNC_CUH,
+        SYMMEM_STALLS_CUH,
+        PAYLOAD_CUH,
+        VDEV_CUH,
+    ],
 };
 
 const EXCHANGES: Unit<'static> = Unit { source: &VDEV, defines: &[] };

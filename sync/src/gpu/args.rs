@@ -1,4 +1,4 @@
-//! What kernels on a GPU are given: the structs of `symmem_sync.cuh`, field by field.
+//! What kernels on a GPU are given: the structs of `symmem_lane.cuh` and `signals.cu`, field by field.
 
 use core::mem::offset_of;
 
@@ -134,7 +134,7 @@ pub(crate) struct SymmemPut {
     pub reserved: u64,
 }
 
-// What symmem_sync.cuh and signals.cu assert of the same structs.
+// As in symmem_lane.cuh and signals.cu.
 const _: () = {
     assert!(size_of::<SymmemLane>() == 240 && align_of::<SymmemLane>() == 16);
     assert!(offset_of!(SymmemLane, table) == 72);
@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
     use crate::gpu::layout::BlockRecord;
-    use crate::gpu::{SIGNALS, SYMMEM_SYNC_CUH};
+    use crate::gpu::{SIGNALS, SYMMEM_LANE_CUH};
     use crate::layout::ChannelWords;
 
     fn check(text: &str, name: &str, ours: &[(&str, usize)], size: usize) {
@@ -184,13 +184,13 @@ mod tests {
 
     #[test]
     fn kernels_have_the_same_structs() {
-        let (sync, signals) = (SYMMEM_SYNC_CUH.1, SIGNALS.file.1);
+        let (lanes, signals) = (SYMMEM_LANE_CUH.1, SIGNALS.file.1);
         let lane = offsets!(SymmemLane: own, peers, table, workspace_back, host, hosts, headers, flags,
             packets, lines, staging, staging_unit, signature, issue, runs, deadline_ns, cancel, launch, rank, world,
             max_blocks, packet_count, line_count, lane as "index", operation, checked, patience);
-        check(sync, "Lane", &lane, size_of::<SymmemLane>());
+        check(lanes, "Lane", &lane, size_of::<SymmemLane>());
         let record = offsets!(BlockRecord: epoch, settled, entry);
-        check(sync, "EpochRecord", &record, size_of::<BlockRecord>());
+        check(lanes, "EpochRecord", &record, size_of::<BlockRecord>());
         let signal = offsets!(SymmemSignal: peers, table, own, slots_back, barriers, state, arrivals,
             fault, any_fault, lost, cancel, deadline_ns, launch, rank, world, channel, peer, patience);
         check(signals, "Signal", &signal, size_of::<SymmemSignal>());

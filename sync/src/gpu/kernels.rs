@@ -10,6 +10,10 @@ use symmem_mem::stamps::{STAMPS, Stamp};
 
 use super::args::{SymmemPut, SymmemSignal};
 
+/// The public header of what a lane is made of, which that of its operations includes: name and text.
+pub const SYMMEM_LANE_CUH: (&str, &str) =
+    ("symmem_lane.cuh", include_str!("../../kernels/symmem_lane.cuh"));
+
 /// The public header of lane operations: name and text.
 pub const SYMMEM_SYNC_CUH: (&str, &str) =
     ("symmem_sync.cuh", include_str!("../../kernels/symmem_sync.cuh"));
@@ -23,13 +27,13 @@ pub const SYMMEM_STALLS_CUH: (&str, &str) =
 pub static SIGNALS: KernelSource = KernelSource {
     name: "symmem-sync",
     file: ("signals.cu", include_str!("../../kernels/signals.cu")),
-    headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH, SYMMEM_STALLS_CUH],
+    headers: &[SYMMEM_CUH, SYMMEM_LANE_CUH, SYMMEM_SYNC_CUH, SYMMEM_STALLS_CUH],
 };
 
 /// What can be compiled of this crate.
 pub static UNITS: KernelUnits = KernelUnits {
     name: "sync",
-    headers: &[SYMMEM_SYNC_CUH],
+    headers: &[SYMMEM_LANE_CUH, SYMMEM_SYNC_CUH],
     each: |visit| visit(&Unit { source: &SIGNALS, defines: &[] }),
 };
 

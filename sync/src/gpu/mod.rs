@@ -18,6 +18,6 @@ mod signals;
 mod state;
 
 pub use args::{NEAR, SymmemLane};
-pub use kernels::{SIGNALS, SYMMEM_STALLS_CUH, SYMMEM_SYNC_CUH, UNITS};
+pub use kernels::{SIGNALS, SYMMEM_LANE_CUH, SYMMEM_STALLS_CUH, SYMMEM_SYNC_CUH, UNITS};
 pub use layout::GpuLayout;
 pub(crate) use state::{Called, Gpu, LaneMemory};

@@ -86,7 +86,9 @@ pub enum LaneError {
     #[error(transparent)]
     Alloc(#[from] Arc<AllocError>),
     /// The kernel is for another sort of memory than the group's.
-    #[error("the kernel is not for a group on {group}")]
+    #[error(
+        "the kernel is not for a group on {group}: issue goes to the host's backends, issue_device to GPUs"
+    )]
     Backend {
         /// The group's backend.
         group: BackendKind,

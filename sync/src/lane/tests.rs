@@ -1,4 +1,4 @@
-//! Lanes that close under a graph.
+//! Lanes that close under a graph, and threads that share a stream.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed set-up fails the test")]
 
 use symmem_hal::{Kernel, KernelSet, LaunchContext, StreamMode, SyncError};
@@ -7,6 +7,7 @@ use symmem_mem::launch;
 use super::*;
 use crate::host::{HostMemory, Session};
 use crate::protocol::Peers;
+use crate::shared::BEFORE_WATCH;
 
 static KERNELS: KernelSet = KernelSet {
     name: "test",
@@ -72,4 +73,25 @@ fn a_kernel_in_a_graph_finds_its_lane_retired() {
         });
         assert_eq!(ends.unwrap().len(), 2);
     }
+}
+
+/// Whoever has enqueued an operation hears of its failure, even while another thread, which used the stream
+/// before, has not come to watch it.
+#[test]
+fn each_of_two_threads_on_a_stream_watches_it() {
+    let ends = launch::threads(1, |group| {
+        let stream = group.device().stream(StreamMode::Worker).unwrap();
+        let (other, shared_stream) = (group.clone(), stream.clone());
+        let second = move || {
+            issue(&other, other.lane().unwrap(), &shared_stream).unwrap();
+            other.status().fail(Failure::Device("of the test".to_owned()));
+            let found = shared_stream.synchronize(&WAIT);
+            assert!(matches!(found, Err(SyncError::Unhealthy(_))), "{found:?}");
+        };
+        BEFORE_WATCH.set(Some(Box::new(|| std::thread::spawn(second).join().unwrap())));
+        issue(&group, group.lane().unwrap(), &stream).unwrap();
+        assert!(BEFORE_WATCH.take().is_none(), "the first did not watch its stream");
+        assert!(stream.synchronize(&WAIT).is_err());
+    });
+    assert_eq!(ends.unwrap().len(), 1);
 }

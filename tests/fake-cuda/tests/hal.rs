@@ -1,5 +1,5 @@
-//! symmem's devices on the library: allocation, handles, peers, host memory, and what is left when
-//! any one call of the driver fails.
+//! symmem's devices on the library: allocation, handles, peers, host memory, graphs, and what is left
+//! when any one call of the driver fails.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unsafe_code)]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "test memory outlives what is done to it")]
 
@@ -9,10 +9,14 @@ use std::env;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
 
 use rig::{Control, each_call_fails, isolated};
 use symmem_hal::types::{Bytes, DeviceUuid};
-use symmem_hal::{AllocError, Device, Fault, Kind, Memory, PeerAccessError, Shareable};
+use symmem_hal::{
+    AllocError, Device, Fault, Kind, Memory, PeerAccessError, Shareable, Stream, StreamMode,
+};
 
 const SIZE: Bytes = Bytes::kib(100);
 
@@ -271,5 +275,57 @@ fn a_device_that_failed_for_good_can_still_be_left() {
         // Nobody else's trouble.
         let memory = other.allocate(SIZE).unwrap();
         memory.write(Bytes::ZERO, &[1]).unwrap();
+    });
+}
+
+/// A stream that has recorded one fill.
+fn capturing(device: &Device, memory: &Memory) -> Stream {
+    let stream = device.stream(StreamMode::Worker).unwrap();
+    stream.begin_capture().unwrap();
+    let _ = unsafe { stream.fill32(memory.base(), 1, 1, &Vec::new) }.unwrap();
+    stream
+}
+
+#[test]
+fn a_graph_is_not_destroyed_on_its_way_to_the_device_whatever_fails() {
+    isolated(&[], |control| {
+        let device = cuda(0);
+        let memory = device.allocate(SIZE).unwrap();
+        for call in ["nothing", "cuEventRecord", "cuStreamQuery"] {
+            let stream = capturing(&device, &memory);
+            control.tell("hold");
+            control.tell("reset-counts");
+            control.tell(&format!("fail {call}@1=CUDA_ERROR_OUT_OF_MEMORY"));
+            thread::scope(|s| {
+                let graph = s.spawn(|| drop(stream.end_capture()));
+                while control.count("cuGraphUpload") == 0 {
+                    thread::yield_now();
+                }
+                thread::sleep(Duration::from_millis(50));
+                let early = control.count("cuGraphExecDestroy");
+                control.tell("clear");
+                graph.join().unwrap();
+                assert_eq!(early, 0, "destroyed under its upload: {call} failed");
+            });
+            assert_eq!(control.count("cuGraphExecDestroy"), 1, "never destroyed: {call} failed");
+        }
+    });
+}
+
+#[test]
+fn a_graph_of_which_nobody_tells_where_it_is_is_never_destroyed() {
+    isolated(&[], |control| {
+        let device = cuda(0);
+        let memory = device.allocate(SIZE).unwrap();
+        let stream = capturing(&device, &memory);
+        control.tell("reset-counts");
+        control.tell("fail cuStreamQuery=CUDA_ERROR_OUT_OF_MEMORY");
+        let graph = stream.end_capture().unwrap();
+        assert_eq!(control.count("failed:cuStreamQuery"), 1);
+        drop(graph);
+        assert_eq!(control.count("cuGraphExecDestroy"), 0);
+        control.tell("clear");
+        drop(capturing(&device, &memory).end_capture().unwrap());
+        assert_eq!(control.count("cuGraphExecDestroy"), 1);
     });
 }

@@ -46,6 +46,10 @@ class Calls {
   void launch_all() {
     for (u32 r = 0; r < group_.world; r++) launch(r);
   }
+  void launch_all_but(u32 late) {
+    for (u32 r = 0; r < group_.world; r++)
+      if (r != late) launch(r);
+  }
   // Kernels that store into peers' outputs, or into nobody's.
   void launch_direct(u32 r) {
     Plan p{};
@@ -137,20 +141,25 @@ void mismatch(Random& random, const Schedule& schedule) {
   calls.check_guards();
 }
 
-// One rank never comes: every rank names it, and it finds that in its pages.
+// One rank does not come to so many operations, after some that all came to: every rank names it alone.
+Record never_comes(u32 late, u32 operations, Random& random, Place& place, Calls& calls, const Reports& reports) {
+  for (u32 i = random.below(3); i != 0; i--) calls.launch_all();
+  for (; operations != 0; operations--) calls.launch_all_but(late);
+  place.machine.run();
+  const Record found = reports.all();
+  CHECK(found.reason == REASON_TIMED_OUT && found.missing == 1u << late, "reason %u, missing %llx, not rank %u", found.reason, found.missing, late);
+  CHECK(found.epoch == place.group.records(found.reporter - 1)->epoch, "epoch %u", found.epoch);
+  return found;
+}
+
+// One rank never comes, and finds in its pages what the others say of it.
 void time_out(Random& random, const Schedule& schedule) {
   Setting setting = some_ranks(random, 2000000);
   const u32 late = random.below(setting.world);
   Place place(random, schedule, setting);
   Reports reports(place.group);
   Calls calls(place.group);
-  for (u32 i = random.below(3); i != 0; i--) calls.launch_all();
-  for (u32 r = 0; r < setting.world; r++)
-    if (r != late) calls.launch(r);
-  place.machine.run();
-  Record found = reports.all();
-  CHECK(found.reason == REASON_TIMED_OUT && found.missing == 1u << late, "reason %u, missing %llx, not rank %u", found.reason, found.missing, late);
-  CHECK(found.epoch == place.group.records(found.reporter - 1)->epoch, "epoch %u", found.epoch);
+  const Record found = never_comes(late, 1, random, place, calls, reports);
   // It comes after all: the others' data may still be there; the next call learns of the failure from its
   // pages, and what follows finds the lane closed.
   for (u32 i = 0; i < 3; i++) calls.launch(late);
@@ -168,14 +177,7 @@ void time_out_of_a_reader(Random& random, const Schedule& schedule) {
   Place place(random, schedule, setting);
   Reports reports(place.group);
   Calls calls(place.group, root);
-  for (u32 i = random.below(3); i != 0; i--) calls.launch_all();
-  for (u32 i = 0; i < 3; i++)
-    for (u32 r = 0; r < setting.world; r++)
-      if (r != late) calls.launch(r);
-  place.machine.run();
-  Record found = reports.all();
-  CHECK(found.reason == REASON_TIMED_OUT && found.missing == 1u << late, "reason %u, missing %llx, not rank %u", found.reason, found.missing, late);
-  CHECK(found.epoch == place.group.records(found.reporter - 1)->epoch, "epoch %u", found.epoch);
+  never_comes(late, 3, random, place, calls, reports);
   calls.check_guards();
 }
 
@@ -302,8 +304,7 @@ void adoption(Random& random, const Schedule& schedule) {
   Calls calls(place.group);
   const u32 dead = random.below(setting.world);
   place.group.claim(0) = dead + 1;
-  for (u32 r = 0; r < setting.world; r++)
-    if (r != dead) calls.launch(r);
+  calls.launch_all_but(dead);
   place.machine.run();
   for (u32 r = 0; r < setting.world; r++) {
     if (r == dead || (r == 0 && dead != 0)) continue;
@@ -322,7 +323,7 @@ void large(Random& random, const Schedule& schedule) {
   Reports reports(place.group);
   Calls calls(place.group);
   calls.launch_all();
-  for (u32 r = 0; r < 8; r++) calls.launch(r);
+  calls.launch_all_but(8);
   place.machine.run();
   Record found = reports.all();
   CHECK(found.reason == REASON_TIMED_OUT && found.missing == 1u << 8, "reason %u, missing %llx", found.reason, found.missing);

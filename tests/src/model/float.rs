@@ -14,6 +14,20 @@ pub struct Format {
     ieee: bool,
 }
 
+/// Bits of exponent and mantissa of an element type; `None` for integers.
+#[must_use]
+pub fn fields(dtype: DType) -> Option<(u32, u32)> {
+    match dtype {
+        DType::F64 => Some((11, 52)),
+        DType::F32 => Some((8, 23)),
+        DType::F16 => Some((5, 10)),
+        DType::BF16 => Some((8, 7)),
+        DType::F8E4M3 => Some((4, 3)),
+        DType::F8E5M2 => Some((5, 2)),
+        _ => None,
+    }
+}
+
 /// IEEE binary32.
 pub const F32: Format = Format { exponent: 8, mantissa: 23, ieee: true };
 
@@ -21,15 +35,8 @@ impl Format {
     /// The format of an element type; `None` for integers and f64.
     #[must_use]
     pub fn of(dtype: DType) -> Option<Self> {
-        let (exponent, mantissa, ieee) = match dtype {
-            DType::F32 => return Some(F32),
-            DType::F16 => (5, 10, true),
-            DType::BF16 => (8, 7, true),
-            DType::F8E4M3 => (4, 3, false),
-            DType::F8E5M2 => (5, 2, true),
-            _ => return None,
-        };
-        Some(Format { exponent, mantissa, ieee })
+        let (exponent, mantissa) = fields(dtype).filter(|_| dtype != DType::F64)?;
+        Some(Format { exponent, mantissa, ieee: dtype != DType::F8E4M3 })
     }
 
     fn bias(self) -> i32 {

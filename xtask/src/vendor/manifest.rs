@@ -153,7 +153,7 @@ mod tests {
             mem = ["hal", "dep:symmem-mem"]
             cuda = ["symmem-hal/cuda", "symmem-mem?/cuda", "symmem-collectives?/cuda"]
             collectives = ["mem", "dep:half", "dep:symmem-collectives"]
-            stalls = ["collectives", "symmem-sync/stalls"]
+            stalls = ["mem", "symmem-mem?/stalls", "symmem-sync?/stalls"]
             [dependencies]
             clap.workspace = true
             half = { workspace = true, optional = true }
@@ -167,10 +167,17 @@ mod tests {
             required-features = ["collectives"]
         "#;
         let text = suite(text, Layer::Mem).unwrap();
-        for gone in ["half", "symmem-collectives", "gone", "stalls", "\"collectives\""] {
+        for gone in ["half", "symmem-collectives", "gone", "symmem-sync", "\"collectives\""] {
             assert!(!text.contains(gone), "{gone} in {text}");
         }
-        for kept in ["clap", "symmem-hal/cuda", "symmem-mem?/cuda", "kept", "default = [\"mem\"]"] {
+        for kept in [
+            "clap",
+            "symmem-hal/cuda",
+            "symmem-mem?/cuda",
+            "symmem-mem?/stalls",
+            "kept",
+            "default = [\"mem\"]",
+        ] {
             assert!(text.contains(kept), "{kept} in {text}");
         }
     }

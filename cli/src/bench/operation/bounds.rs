@@ -4,11 +4,10 @@
 use std::time::Instant;
 
 use symmem::hal::kernels::Unbounded;
-use symmem::hal::types::Bytes;
 use symmem::prelude::*;
 
 use super::sweep::Buffers;
-use super::{AllReduce, Call, Collective as _, Operation, Sweep};
+use super::{AllReduce, Call, Collective as _, Comparison, Sweep};
 use crate::bench::check::Data;
 use crate::bench::member::{Member, RankError};
 use crate::bench::report::{Report, Row};
@@ -16,24 +15,17 @@ use crate::bench::timing::{Batch, Iteration as _, Replay, Timing, micros};
 
 /// Graphs of both variants, launched in turns.
 #[derive(Clone, Debug)]
-pub struct Bounds {
-    pub sweep: Sweep<AllReduce>,
-}
+pub struct Bounds;
 
 /// How often each variant is measured; of a pair, each is the first in turn.
 const PAIRS: usize = 20;
 
-impl Operation for Bounds {
+impl Comparison for Bounds {
     fn name(&self) -> &'static str {
         "bounds"
     }
 
-    fn dtype(&self) -> &'static str {
-        self.sweep.dtype.name()
-    }
-
-    fn describe(&self) -> String {
-        let all_reduce = self.sweep.describe();
+    fn describe(&self, all_reduce: &str) -> String {
         format!("all-reduce ({all_reduce}), and the same without bounds on its waits")
     }
 
@@ -45,24 +37,13 @@ impl Operation for Bounds {
         "every element of the first of each variant, against an independent model"
     }
 
-    fn sizes(&self) -> &[Bytes] {
-        self.sweep.sizes()
-    }
-
-    fn variants(&self) -> usize {
-        2
-    }
-
-    fn bus_factor(&self, ranks: usize) -> f64 {
-        self.sweep.bus_factor(ranks)
-    }
-
     fn measure(
         &self,
+        sweep: &Sweep<AllReduce>,
         member: &Member<'_>,
         report: &mut dyn FnMut(Report),
     ) -> Result<(), RankError> {
-        let Sweep { collective, dtype, sizes, .. } = &self.sweep;
+        let Sweep { collective, dtype, sizes, .. } = sweep;
         let wanted = [(*dtype, collective.op)];
         member.group.prepare(&wanted)?;
         let other = member.group.subgroup(member.group.ranks()).create(&member.group.wait())?;
@@ -76,22 +57,23 @@ impl Operation for Bounds {
         prepared?;
         let member = &member.capturing()?;
         let beside = &Member::new(&other)?.on(&member.stream)?;
-        let memory = self.sweep.allocate(member)?;
-        let memory_beside = self.sweep.allocate(beside)?;
+        let memory = sweep.allocate(member)?;
+        let memory_beside = sweep.allocate(beside)?;
         for (part, size) in sizes.iter().enumerate() {
-            let seed = self.sweep.seed.part(part as u64);
-            let mine = self.sweep.buffers(member, &memory, *size)?;
-            let theirs = self.sweep.buffers(beside, &memory_beside, *size)?;
+            let mine = sweep.buffers(member, &memory, *size)?;
+            let theirs = sweep.buffers(beside, &memory_beside, *size)?;
             let (call, without) = (call(member, &mine), call(beside, &theirs));
             let algorithm = collective.algorithm(&call)?;
             let (issue, issue_without) =
                 (|| collective.issue(&call), || collective.issue(&without));
             let mut bounded = Replay::new(member, &issue);
             let mut unbounded = Replay::new(beside, &issue_without);
-            let data = Data::Small(seed);
-            self.sweep.check(member, &mine, data, &mut bounded)?;
-            self.sweep.check(beside, &theirs, data, &mut unbounded)?;
-            let batch = self.sweep.pace.batch.unwrap_or(Batch { calls: 20, launches: 10 });
+            if sweep.check {
+                let data = Data::Small(sweep.seed.part(part as u64));
+                sweep.check(member, &mine, data, &mut bounded)?;
+                sweep.check(beside, &theirs, data, &mut unbounded)?;
+            }
+            let batch = sweep.pace.batch.unwrap_or(Batch { calls: 20, launches: 10 });
             let mut times = [Vec::new(), Vec::new()];
             for pair in 0..PAIRS {
                 for turn in 0..2 {
@@ -110,7 +92,7 @@ impl Operation for Bounds {
             }
             let [with, without] = times.map(Timing::of_batches);
             let bytes = size.get();
-            let row = |algorithm, timing| Row { bytes, algorithm, checked: true, timing };
+            let row = |algorithm, timing| Row { bytes, algorithm, checked: sweep.check, timing };
             report(Report::Row(row(format!("{algorithm}, without bounds"), without)));
             report(Report::Row(row(algorithm, with)));
         }

@@ -4,7 +4,6 @@
 use core::ffi::{CStr, c_void};
 use std::time::Instant;
 
-use symmem::hal::types::Bytes;
 use symmem::prelude::*;
 use symmem::sys::cuda::Driver;
 use symmem::sys::cuda::bindings::{
@@ -13,7 +12,7 @@ use symmem::sys::cuda::bindings::{
 };
 use symmem::sys::{MissingSymbol, NotFound};
 
-use super::{AllReduce, Call, Collective as _, Operation, Sweep};
+use super::{AllReduce, Call, Collective as _, Comparison, Sweep};
 use crate::bench::check::Data;
 use crate::bench::member::{Member, RankError};
 use crate::bench::report::{Report, Row};
@@ -21,9 +20,7 @@ use crate::bench::timing::{Ready, Timing, micros};
 
 /// An all-reduce and a bare launch of as many bytes of arguments, enqueued in turns.
 #[derive(Clone, Debug)]
-pub struct Enqueue {
-    pub sweep: Sweep<AllReduce>,
-}
+pub struct Enqueue;
 
 /// How often each is measured, and how many are enqueued at a time: fewer than a stream has room for.
 const TURNS: usize = 41;
@@ -59,20 +56,13 @@ fn done(call: &'static str, code: CUresult) -> Result<(), BareError> {
     }
 }
 
-impl Operation for Enqueue {
+impl Comparison for Enqueue {
     fn name(&self) -> &'static str {
         "enqueue"
     }
 
-    fn dtype(&self) -> &'static str {
-        self.sweep.dtype.name()
-    }
-
-    fn describe(&self) -> String {
-        format!(
-            "the host's part of an all-reduce ({}), and of a bare launch",
-            self.sweep.describe()
-        )
+    fn describe(&self, all_reduce: &str) -> String {
+        format!("the host's part of an all-reduce ({all_reduce}), and of a bare launch")
     }
 
     fn isolated(&self) -> &'static str {
@@ -80,43 +70,29 @@ impl Operation for Enqueue {
     }
 
     fn checked(&self) -> &'static str {
-        match self.sweep.check {
-            true => "every element of the first call, against an independent model",
-            false => "nothing",
-        }
-    }
-
-    fn sizes(&self) -> &[Bytes] {
-        self.sweep.sizes()
-    }
-
-    fn variants(&self) -> usize {
-        2
-    }
-
-    fn bus_factor(&self, ranks: usize) -> f64 {
-        self.sweep.bus_factor(ranks)
+        "every element of the first call, against an independent model"
     }
 
     fn measure(
         &self,
+        sweep: &Sweep<AllReduce>,
         member: &Member<'_>,
         report: &mut dyn FnMut(Report),
     ) -> Result<(), RankError> {
-        let Sweep { collective, dtype, sizes, .. } = &self.sweep;
+        let Sweep { collective, dtype, sizes, .. } = sweep;
         member.group.prepare(&[(*dtype, collective.op)])?;
         let bare = Bare::load()?;
-        let memory = self.sweep.allocate(member)?;
+        let memory = sweep.allocate(member)?;
         for (part, size) in sizes.iter().enumerate() {
-            let buffers = self.sweep.buffers(member, &memory, *size)?;
+            let buffers = sweep.buffers(member, &memory, *size)?;
             let (input, output) = (&buffers.input, &buffers.output);
             let call = Call { group: member.group, stream: &member.stream, input, output };
             let algorithm = collective.algorithm(&call)?;
             let issue = || collective.issue(&call);
             let launch = || Ok(bare.launch(&member.stream)?);
-            if self.sweep.check {
-                let data = Data::Small(self.sweep.seed.part(part as u64));
-                self.sweep.check(member, &buffers, data, &mut Ready(&issue))?;
+            if sweep.check {
+                let data = Data::Small(sweep.seed.part(part as u64));
+                sweep.check(member, &buffers, data, &mut Ready(&issue))?;
             }
             let mut times = [Vec::new(), Vec::new()];
             for _ in 0..TURNS {
@@ -131,8 +107,7 @@ impl Operation for Enqueue {
             }
             let [through, bare] = times.map(Timing::of_batches);
             let bytes = size.get();
-            let row =
-                |algorithm, timing| Row { bytes, algorithm, checked: self.sweep.check, timing };
+            let row = |algorithm, timing| Row { bytes, algorithm, checked: sweep.check, timing };
             report(Report::Row(row("a bare launch".into(), bare)));
             report(Report::Row(row(algorithm, through)));
         }

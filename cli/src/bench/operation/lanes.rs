@@ -2,11 +2,10 @@
 
 use std::time::Instant;
 
-use symmem::hal::types::Bytes;
 use symmem::prelude::*;
 
 use super::sweep::Buffers;
-use super::{AllReduce, Operation, Sweep};
+use super::{AllReduce, Comparison, Sweep};
 use crate::bench::check::Data;
 use crate::bench::member::{Member, RankError};
 use crate::bench::report::{Report, Row};
@@ -14,25 +13,19 @@ use crate::bench::timing::{Batch, Ready, Timing, micros};
 
 /// Two all-reduces of a size.
 #[derive(Clone, Debug)]
-pub struct TwoLanes {
-    pub sweep: Sweep<AllReduce>,
-}
+pub struct TwoLanes;
 
 /// How often each way is measured, in turns, and how many pairs at a time.
 const TURNS: usize = 21;
 const PAIRS: Batch = Batch { calls: 20, launches: 1 };
 
-impl Operation for TwoLanes {
+impl Comparison for TwoLanes {
     fn name(&self) -> &'static str {
         "lanes"
     }
 
-    fn dtype(&self) -> &'static str {
-        self.sweep.dtype.name()
-    }
-
-    fn describe(&self) -> String {
-        format!("two all-reduces ({}), on two lanes and on one", self.sweep.describe())
+    fn describe(&self, all_reduce: &str) -> String {
+        format!("two all-reduces ({all_reduce}), on two lanes and on one")
     }
 
     fn isolated(&self) -> &'static str {
@@ -40,31 +33,20 @@ impl Operation for TwoLanes {
     }
 
     fn checked(&self) -> &'static str {
-        match self.sweep.check {
-            true => "every element of the first of each lane and of the last of all",
-            false => "nothing",
-        }
+        "every element of the first of each lane and of the last of all"
     }
 
-    fn sizes(&self) -> &[Bytes] {
-        self.sweep.sizes()
-    }
-
-    fn variants(&self) -> usize {
+    fn all_reduces(&self) -> u32 {
         2
-    }
-
-    /// Of both together.
-    fn bus_factor(&self, ranks: usize) -> f64 {
-        2.0 * self.sweep.bus_factor(ranks)
     }
 
     fn measure(
         &self,
+        sweep: &Sweep<AllReduce>,
         member: &Member<'_>,
         report: &mut dyn FnMut(Report),
     ) -> Result<(), RankError> {
-        let Sweep { collective, dtype, sizes, .. } = &self.sweep;
+        let Sweep { collective, dtype, sizes, .. } = sweep;
         let wait = member.group.wait();
         let options = Options { max_lanes: 2, ..member.group.options().clone() };
         let group = member.group.subgroup(member.group.ranks()).options(options).create(&wait)?;
@@ -73,9 +55,9 @@ impl Operation for TwoLanes {
         let streams = [stream_of(&group)?, stream_of(&group)?];
         let members =
             [Member::new(&group)?.on(&streams[0])?, Member::new(&group)?.on(&streams[1])?];
-        let memory = [self.sweep.allocate(&members[0])?, self.sweep.allocate(&members[1])?];
+        let memory = [sweep.allocate(&members[0])?, sweep.allocate(&members[1])?];
         for (part, size) in sizes.iter().enumerate() {
-            let of = |which: usize| self.sweep.buffers(&members[which], &memory[which], *size);
+            let of = |which: usize| sweep.buffers(&members[which], &memory[which], *size);
             let buffers = [of(0)?, of(1)?];
             let issue = |which: usize, lane: usize, stream: usize| -> Result<(), RankError> {
                 let Buffers { input, output, .. } = &buffers[which];
@@ -84,11 +66,11 @@ impl Operation for TwoLanes {
                 Ok(call.on(&streams[stream])?)
             };
             let check = |part: u64| -> Result<(), RankError> {
-                let data = Data::Small(self.sweep.seed.part(part));
-                for which in 0..if self.sweep.check { 2 } else { 0 } {
+                let data = Data::Small(sweep.seed.part(part));
+                for which in 0..if sweep.check { 2 } else { 0 } {
                     let issue = || issue(which, which, which);
                     let (member, buffers) = (&members[which], &buffers[which]);
-                    self.sweep.check(member, buffers, data, &mut Ready(&issue))?;
+                    sweep.check(member, buffers, data, &mut Ready(&issue))?;
                 }
                 Ok(())
             };
@@ -110,7 +92,7 @@ impl Operation for TwoLanes {
             let [one, two] = times.map(Timing::of_batches);
             let bytes = size.get();
             let row = |algorithm: &str, timing| {
-                let (algorithm, checked) = (algorithm.to_owned(), self.sweep.check);
+                let (algorithm, checked) = (algorithm.to_owned(), sweep.check);
                 Report::Row(Row { bytes, algorithm, checked, timing })
             };
             report(row("one lane", one));

@@ -2,8 +2,9 @@
 //!
 //! One that moves data is a [`Collective`], a small file each: its buffers, its call, what every
 //! output must hold, and how its bandwidth compares with the hardware's. [`Sweep`] makes an
-//! [`Operation`] of it: buffers of every size, checked, measured, checked again. What moves no data
-//! is an [`Operation`] of its own.
+//! [`Operation`] of it: buffers of every size, checked, measured, checked again. [`Compared`] makes
+//! one of a [`Comparison`], an all-reduce beside something else. What moves no data is an
+//! [`Operation`] of its own.
 
 mod all_gather;
 mod all_reduce;
@@ -12,6 +13,7 @@ mod all_to_all_nd;
 mod barrier;
 mod bounds;
 mod broadcast;
+mod compared;
 mod enqueue;
 mod lanes;
 mod one_sided;
@@ -28,6 +30,7 @@ pub use all_to_all_nd::AllToAllNd;
 pub use barrier::Barrier;
 pub use bounds::Bounds;
 pub use broadcast::Broadcast;
+pub use compared::{Compared, Comparison};
 pub use enqueue::Enqueue;
 pub use lanes::TwoLanes;
 pub use one_sided::OneSided;

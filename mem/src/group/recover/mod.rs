@@ -31,10 +31,10 @@ pub enum RecoverError {
     #[error(transparent)]
     Failed(#[from] Failure),
     /// Another thread of this rank is at it.
-    #[error("another thread of this rank recovers the group")]
+    #[error("another thread of this rank recovers the group: take the group that it gets")]
     InProgress,
     /// Operations of this rank on the group did not end in time.
-    #[error("this rank's operations on the group have not ended: {0}")]
+    #[error("this rank's operations on the group have not ended: {0}; recover once they have")]
     Stream(#[from] SyncError),
     /// The store did not answer as it should.
     #[error(transparent)]

@@ -25,7 +25,7 @@ pub enum ConnectError {
     /// Nothing answered in time.
     #[error(
         "no store at {address} after {elapsed:.3?} of {allowed:.3?} and {attempts} attempts; \
-         the last failed: {last}"
+         the last failed: {last}: see that it runs there and can be reached, or allow more time"
     )]
     TimedOut {
         /// Host and port.
@@ -40,7 +40,9 @@ pub enum ConnectError {
         last: String,
     },
     /// The caller's token was cancelled.
-    #[error("connecting to the store at {address} was cancelled after {elapsed:.3?}")]
+    #[error(
+        "connecting to the store at {address} was cancelled by the caller after {elapsed:.3?}: it can be tried again"
+    )]
     Cancelled {
         /// Host and port.
         address: String,
@@ -48,7 +50,9 @@ pub enum ConnectError {
         elapsed: Duration,
     },
     /// What answers there does not follow the protocol.
-    #[error("what answers at {address} is not a store: {cause}")]
+    #[error(
+        "what answers at {address} is not a store: {cause}: give the address and port of one (MASTER_ADDR, MASTER_PORT)"
+    )]
     NotAStore {
         /// Host and port.
         address: String,

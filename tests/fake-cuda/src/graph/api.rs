@@ -184,9 +184,10 @@ export! {
         EXECS.remove(handle(exec))?;
     }
 
+    /// Brings nothing anywhere, but takes its turn in the stream.
     fn cuGraphUpload(exec: CUgraphExec, stream: CUstream) {
         EXECS.get(handle(exec))?;
-        stream::of(stream)?;
+        stream::of(stream)?.issue(Work::Empty)?;
     }
 
     fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream) {

@@ -2,6 +2,7 @@
 
 use symmem_hal::types::DType;
 
+use crate::model::float::fields;
 use crate::support::random::Random;
 
 /// What a rank puts into a case: numbers of moderate size most of the time, so that sums mean
@@ -27,19 +28,6 @@ pub(in crate::suite) fn random(
         bytes.extend_from_slice(&code.to_le_bytes()[..size]);
     }
     bytes
-}
-
-/// Sign, exponent and mantissa fields of a float type.
-fn fields(dtype: DType) -> Option<(u32, u32)> {
-    match dtype {
-        DType::F64 => Some((11, 52)),
-        DType::F32 => Some((8, 23)),
-        DType::F16 => Some((5, 10)),
-        DType::BF16 => Some((8, 7)),
-        DType::F8E4M3 => Some((4, 3)),
-        DType::F8E5M2 => Some((5, 2)),
-        _ => None,
-    }
 }
 
 /// Integers of any size; floats between 1/16 and 16 in magnitude.

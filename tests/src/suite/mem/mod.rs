@@ -16,6 +16,7 @@ mod registration;
 mod rendezvous;
 mod restart;
 mod settings;
+pub(in crate::suite) mod stalls;
 mod subgroups;
 
 use symmem_hal::types::{Bytes, DType, Layout};
@@ -46,6 +47,7 @@ pub fn tests() -> Vec<Test> {
         launch::TESTS,
         leaving::TESTS,
         missing::TESTS,
+        stalls::TESTS,
     ]
     .concat()
 }

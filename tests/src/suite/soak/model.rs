@@ -5,6 +5,8 @@
 
 use symmem_hal::types::{DType, ReduceOp};
 
+use crate::model::float::fields;
+
 /// Elements of one type, and what reduces them: nothing where they only move.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Elements {
@@ -13,19 +15,6 @@ pub(super) struct Elements {
     pub ranks: u64,
     /// What makes this operation's data other than all others'.
     pub key: u64,
-}
-
-/// Bits of exponent and mantissa.
-fn fields(dtype: DType) -> Option<(u32, u32)> {
-    match dtype {
-        DType::F64 => Some((11, 52)),
-        DType::F32 => Some((8, 23)),
-        DType::F16 => Some((5, 10)),
-        DType::BF16 => Some((8, 7)),
-        DType::F8E4M3 => Some((4, 3)),
-        DType::F8E5M2 => Some((5, 2)),
-        _ => None,
-    }
 }
 
 /// The code of a whole number that the type has.

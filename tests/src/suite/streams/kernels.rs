@@ -18,7 +18,7 @@ use symmem_hal::{Grid, types::BackendKind};
 use symmem_mem::call::{Operation, Signature};
 use symmem_mem::{Allocation, Group, SymmetricMemory, View};
 #[cfg(feature = "cuda")]
-use symmem_sync::gpu::{SYMMEM_STALLS_CUH, SYMMEM_SYNC_CUH, SymmemLane};
+use symmem_sync::gpu::{SYMMEM_LANE_CUH, SYMMEM_STALLS_CUH, SYMMEM_SYNC_CUH, SymmemLane};
 use symmem_sync::host::{Ended, HostMemory, LaneArgs, Session};
 use symmem_sync::protocol::Peers;
 use symmem_sync::{Issue, Lane, LaneError};
@@ -39,7 +39,7 @@ static KERNELS: KernelSet = KernelSet {
 static SOURCE: KernelSource = KernelSource {
     name: "symmem-tests",
     file: ("steps.cu", include_str!("../../../kernels/steps.cu")),
-    headers: &[SYMMEM_CUH, SYMMEM_SYNC_CUH, SYMMEM_STALLS_CUH],
+    headers: &[SYMMEM_CUH, SYMMEM_LANE_CUH, SYMMEM_SYNC_CUH, SYMMEM_STALLS_CUH],
 };
 
 /// One warp for an operation's headers, one for its data.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use symmem_hal::{Fault, Kind};
 use thiserror::Error;
@@ -69,7 +70,7 @@ impl ServerLimits {
 
 /// Why a server did not start.
 #[derive(Debug, Error)]
-#[error("serving a store at {address}: {step}: {cause}")]
+#[error("serving a store at {address}: {step}: {cause}{}", remedy(cause))]
 pub struct ServeError {
     /// The address that was to be bound.
     pub address: SocketAddr,
@@ -77,6 +78,22 @@ pub struct ServeError {
     pub step: &'static str,
     /// Why; `AddrInUse` where another server is there already.
     pub cause: io::Error,
+}
+
+/// What to do about it, where that is known.
+fn remedy(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::AddrInUse => {
+            ": something serves there already: use that, or take another port"
+        }
+        io::ErrorKind::AddrNotAvailable => ": give an address of this host, or 0.0.0.0 or ::",
+        io::ErrorKind::PermissionDenied => ": take a port from 1024 on",
+        _ => match cause.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::MFILE | Errno::NFILE) => ": RLIMIT_NOFILE (ulimit -n) has to allow more",
+            Some(Errno::AGAIN) => ": threads may be limited (ulimit -u)",
+            _ => "",
+        },
+    }
 }
 
 impl Fault for ServeError {

@@ -31,19 +31,27 @@ pub(super) enum Closing {
     Wire(#[from] WireError),
     #[error(transparent)]
     Table(#[from] TableError),
-    #[error("its first request is not VALIDATE")]
+    #[error("its first request is not VALIDATE, as those of a TCPStore's clients are")]
     NotValidated,
-    #[error("no handshake within the limit")]
+    #[error("no handshake within the limit (ServerLimits::handshake)")]
     Silent,
-    #[error("it makes room: {unidentified} connections without a handshake, at most {limit}")]
+    #[error(
+        "it makes room: {unidentified} connections without a handshake, at most {limit} (ServerLimits::unidentified)"
+    )]
     Crowded { unidentified: usize, limit: usize },
     #[error("a WAIT while another is in progress")]
     SecondWait,
-    #[error("a WAIT beside the {limit} in progress is over the limit of {limit}")]
+    #[error(
+        "a WAIT beside the {limit} in progress is over the limit of {limit} (ServerLimits::waits)"
+    )]
     Waits { limit: usize },
-    #[error("messages under way of {needed} bytes are over the limit of {limit}")]
+    #[error(
+        "messages under way of {needed} bytes are over the limit of {limit} (ServerLimits::buffered)"
+    )]
     Buffered { needed: usize, limit: usize },
-    #[error("an answer of {needed} bytes is over the limit of {limit}")]
+    #[error(
+        "an answer of {needed} bytes is over the limit of {limit}: ask for fewer keys at a time"
+    )]
     Answer { needed: usize, limit: usize },
 }
 

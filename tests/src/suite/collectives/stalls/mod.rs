@@ -24,16 +24,7 @@ pub(super) const TESTS: &[Test] = &[
 ];
 
 #[cfg(not(feature = "stalls"))]
-macro_rules! skipped {
-    ($($test:ident),+) => {
-        $(fn $test(_: &crate::runner::Context) -> crate::runner::Verdict {
-            Err(crate::runner::TestError::skipped("built without the feature stalls"))
-        })+
-    };
-}
-
-#[cfg(not(feature = "stalls"))]
-skipped!(
+crate::suite::mem::stalls::skipped!(
     each_rank_at_each_step,
     beyond_the_bound_of_operations,
     beyond_the_bound_of_signals,
