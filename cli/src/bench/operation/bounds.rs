@@ -110,7 +110,8 @@ impl Operation for Bounds {
             }
             let [with, without] = times.map(Timing::of_batches);
             let bytes = size.get();
-            let row = |algorithm, timing| Row { bytes, algorithm, checked: true, timing };
+            let row =
+                |algorithm, timing| Row { bytes, algorithm, checked: true, routed: None, timing };
             report(Report::Row(row(format!("{algorithm}, without bounds"), without)));
             report(Report::Row(row(algorithm, with)));
         }
