@@ -91,6 +91,8 @@ impl Failure {
     fn exit_code(&self) -> ExitCode {
         match self {
             Failure::Run(error) => error.exit_code().into(),
+            // As where the parser of the command line finds it.
+            Failure::Bench(bench::BenchError::Args(_)) => ExitCode::from(2),
             _ => ExitCode::FAILURE,
         }
     }

@@ -382,6 +382,13 @@ fn resident_ranks_measure_what_they_are_asked_for_until_their_input_ends() {
         (format!("all-reduce {common} --dtype bf16 --min 4K --max 4K --no-limit"), 4096),
         (format!("barrier {common}"), 0),
         (format!("all-gather {common} --min 64K --max 64K --no-limit"), 65536),
+        // Of two experts on two ranks both are chosen: four rows of 64 bytes a rank and way.
+        (
+            format!(
+                "moe {common} --tokens 2 --hidden 32 --experts 2 --layout vdev --parts round --no-limit"
+            ),
+            512,
+        ),
     ] {
         inputs.iter_mut().for_each(|input| writeln!(input, "{request}").unwrap());
         for row in said() {

@@ -1,7 +1,7 @@
 //! What this machine could do at best, measured by the same ranks in the same run.
 //!
 //! - The *copy* of a size: every rank copies so many bytes of its own memory, by `memcpy`, all at
-//!   once and back to back. An operation on messages of that size, after which every rank holds as
+//!   once and back to back; where ranks move different amounts, each as many as its own tokens have. An operation on messages of that size, after which every rank holds as
 //!   much, moves at least that; so this bounds its time from below, and its bandwidth from above.
 //!   Where an operation writes past the caches and `memcpy` does not, or leaves data in a cache that
 //!   two ranks share, it can come out a little better.
@@ -23,10 +23,25 @@ use super::member::{Member, RankError};
 use super::report::{Report, Row};
 use super::timing::{Pace, Ready, Separation, Timing};
 
+/// A size, and what a rank moves of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// The same on every rank.
+    pub bytes: Bytes,
+    /// What this rank copies.
+    pub own: Bytes,
+}
+
+impl From<Bytes> for Size {
+    fn from(bytes: Bytes) -> Self {
+        Size { bytes, own: bytes }
+    }
+}
+
 /// Measures the floor, and the copy of each size. Collective.
 pub fn measure(
     member: &Member<'_>,
-    sizes: &[Bytes],
+    sizes: &[Size],
     pace: Pace,
     report: &mut dyn FnMut(Report),
 ) -> Result<(), RankError> {
@@ -58,30 +73,30 @@ fn link(member: &Member<'_>, pace: Pace, report: &mut dyn FnMut(Report)) -> Resu
     // Nobody lets go of memory that a peer still writes to.
     member.barrier()?;
     let (bytes, algorithm) = (LINK.get(), "copy".into());
-    report(Report::Link(Row { bytes, algorithm, checked: false, timing }));
+    report(Report::Link(Row { bytes, algorithm, checked: false, routed: None, timing }));
     Ok(())
 }
 
 fn copies(
     member: &Member<'_>,
-    sizes: &[Bytes],
+    sizes: &[Size],
     pace: Pace,
     report: &mut dyn FnMut(Report),
 ) -> Result<(), RankError> {
-    let largest = sizes.iter().map(|size| size.get()).max().unwrap_or_default();
+    let largest = sizes.iter().map(|size| size.own.get()).max().unwrap_or_default();
     let largest = usize::try_from(largest).unwrap_or_default();
     // Ones, since zeros would be pages that the system has yet to find.
     let (source, mut copy) = (vec![1u8; largest], vec![1u8; largest]);
     for size in sizes {
-        let range = ..usize::try_from(size.get()).unwrap_or_default();
+        let range = ..usize::try_from(size.own.get()).unwrap_or_default();
         let copy = RefCell::new(&mut copy[range]);
         let issue = || {
             black_box(&mut *copy.borrow_mut()).copy_from_slice(black_box(&source[range]));
             Ok(())
         };
         let timing = Timing::take(member, pace, Separation::Barrier, &mut Ready(&issue))?;
-        let (bytes, algorithm) = (size.get(), "memcpy".into());
-        report(Report::Copy(Row { bytes, algorithm, checked: false, timing }));
+        let (bytes, algorithm) = (size.bytes.get(), "memcpy".into());
+        report(Report::Copy(Row { bytes, algorithm, checked: false, routed: None, timing }));
     }
     Ok(())
 }

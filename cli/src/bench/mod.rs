@@ -86,6 +86,7 @@ pub fn bench(args: &Args) -> Result<ExitCode, BenchError> {
         ranks: common.ranks,
         mode: if common.threads { "thread" } else { "process" },
         dtype: operation.dtype(),
+        setting: operation.setting(),
         link_gbps: limits.link_gbps,
         rows: lines,
     };

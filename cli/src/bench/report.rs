@@ -35,7 +35,21 @@ pub struct Row {
     pub algorithm: String,
     /// Whether every result was.
     pub checked: bool,
+    /// Of routed tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routed: Option<Routed>,
     pub timing: Timing,
+}
+
+/// What else there is to say of routed tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Routed {
+    /// Of each rank.
+    pub tokens: u64,
+    /// Bytes that go to other ranks, or come from there: of the rank with the most.
+    pub across_bytes: u64,
+    /// The digest of all routes, in hexadecimal.
+    pub routes: String,
 }
 
 /// Why a rank cannot go on.
@@ -70,6 +84,9 @@ pub struct Results {
     pub ranks: usize,
     pub mode: &'static str,
     pub dtype: &'static str,
+    /// What else was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub setting: Option<serde_json::Value>,
     /// Of GPUs: the measured limit of what each rank sends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link_gbps: Option<f64>,
@@ -88,6 +105,9 @@ pub struct Line {
     pub algbw_gbps: f64,
     pub busbw_gbps: f64,
     pub checked: bool,
+    /// Of routed tokens.
+    #[serde(flatten)]
+    pub routed: Option<Routed>,
 }
 
 impl Line {
@@ -98,6 +118,11 @@ impl Line {
         let Figures { median, p10, p90, period } = Figures::of(&timings);
         // Bytes per microsecond are 10^6 bytes a second.
         let algbw = first.bytes as f64 / period / 1e3;
+        let routed = first.routed.clone();
+        let bus_factor = match &routed {
+            Some(routed) => routed.across_bytes as f64 / first.bytes.max(1) as f64,
+            None => bus_factor,
+        };
         Some(Line {
             bytes: first.bytes,
             algorithm: first.algorithm.clone(),
@@ -109,7 +134,13 @@ impl Line {
             busbw_gbps: algbw * bus_factor,
             // A rank reports a row only after its last check.
             checked: ranks.iter().all(|row| row.checked),
+            routed,
         })
+    }
+
+    /// How many of its bytes each rank sends to others.
+    pub fn bus_factor(&self) -> f64 {
+        self.busbw_gbps / self.algbw_gbps
     }
 }
 

@@ -63,9 +63,15 @@ pub fn header(
     line(out, "isolated", format!("{isolated}; an iteration counts as its slowest rank"))?;
     let period = "back to back; the slowest rank's mean; bandwidths are bytes per period";
     line(out, "period", period.to_owned())?;
+    if let Some(counted) = operation.counted() {
+        line(out, "bytes", counted.to_owned())?;
+    }
     if operation.sizes() != [Bytes::ZERO] {
         let limit = match backend {
             Backend::Cuda => "every rank's copy engine writes to the next rank, all at once",
+            _ if operation.counted().is_some() => {
+                "every rank copies as much of its own memory as its tokens have, all at once, in the same run"
+            }
             _ => "every rank copies as much of its own memory, all at once, in the same run",
         };
         line(out, "limit", limit.to_owned())?;
@@ -112,7 +118,8 @@ pub fn table(
 ) -> io::Result<()> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header([
+    let is_routed = lines.iter().any(|line| line.routed.is_some());
+    let columns = [
         "bytes",
         "algorithm",
         "isolated us",
@@ -123,9 +130,15 @@ pub fn table(
         "busbw GB/s",
         "of limit",
         "checked",
-    ]);
+    ];
+    let first = ["tokens", "across"].into_iter().filter(|_| is_routed);
+    table.set_header(first.chain(columns));
     for line in lines {
-        table.add_row([
+        let routed = line
+            .routed
+            .iter()
+            .flat_map(|routed| [routed.tokens.to_string(), Bytes(routed.across_bytes).to_string()]);
+        let cells = [
             Bytes(line.bytes).to_string(),
             line.algorithm.clone(),
             time(line.median_us),
@@ -136,10 +149,12 @@ pub fn table(
             bandwidth(line.busbw_gbps),
             limits.share(line).map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share)),
             if line.checked { "yes" } else { "no" }.to_owned(),
-        ]);
+        ];
+        table.add_row(routed.chain(cells));
     }
+    let first = if is_routed { 2 } else { 0 };
     for (index, column) in table.column_iter_mut().enumerate() {
-        let text = index == 1 || index == 9;
+        let text = [first + 1, first + 9].contains(&index);
         column.set_cell_alignment(if text { CellAlignment::Left } else { CellAlignment::Right });
     }
     writeln!(out, "{}", table.trim_fmt())?;

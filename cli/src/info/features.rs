@@ -91,7 +91,7 @@ pub fn features(libraries: &[LibraryReport], gpus: &Gpus) -> Vec<Feature> {
         (Area::Build, "collectives", yes("feature collectives")),
         (Area::Build, "GPUs of NVIDIA", yes("feature cuda")),
         (Area::Build, "search for GPU libraries", yes("feature sys")),
-        (Area::Build, "Mixture-of-Experts exchange", no("not in this release")),
+        (Area::Build, "Mixture-of-Experts exchange", yes("feature moe")),
         (Area::Build, "CFT logical endpoints", no("not in this release")),
         (Area::Build, "optimised code", optimised()),
     ];

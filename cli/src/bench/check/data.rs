@@ -19,6 +19,11 @@ impl Seed {
         Seed(mix(self.0 ^ part.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
+    /// A word for each key.
+    pub fn keyed(self, key: &[u64]) -> u64 {
+        key.iter().fold(self.0, |word, part| mix(word ^ part))
+    }
+
     fn word(self, rank: usize, index: usize) -> u64 {
         mix(mix(self.0 ^ rank as u64) ^ index as u64)
     }
@@ -26,7 +31,7 @@ impl Seed {
 
 /// The finaliser of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
 /// generators, 2014).
-fn mix(mut x: u64) -> u64 {
+pub fn mix(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

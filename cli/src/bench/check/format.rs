@@ -35,7 +35,7 @@ pub(super) fn quiet_nan(dtype: DType) -> u64 {
 }
 
 /// The exact value of a float of at most 32 bits.
-pub(super) fn to_f32(dtype: DType, bits: u64) -> f32 {
+pub fn to_f32(dtype: DType, bits: u64) -> f32 {
     match dtype {
         DType::F32 => f32::from_bits(bits as u32),
         DType::F16 => f16::from_bits(bits as u16).to_f32(),
@@ -47,7 +47,7 @@ pub(super) fn to_f32(dtype: DType, bits: u64) -> f32 {
 }
 
 /// The nearest float of at most 32 bits, ties to even.
-pub(super) fn from_f32(dtype: DType, x: f32) -> u64 {
+pub fn from_f32(dtype: DType, x: f32) -> u64 {
     match dtype {
         _ if x.is_nan() => quiet_nan(dtype),
         DType::F16 => f16::from_f32(x).to_bits().into(),
@@ -81,7 +81,7 @@ pub(super) fn from_integer(dtype: DType, x: i128) -> u64 {
 }
 
 /// An element for people: its value and its bits.
-pub(super) fn spell(dtype: DType, bits: u64) -> String {
+pub fn spell(dtype: DType, bits: u64) -> String {
     let digits = 2 * dtype.size();
     let value = match dtype {
         DType::F64 => f64::from_bits(bits).to_string(),

@@ -15,6 +15,7 @@ mod format;
 mod model;
 mod pattern;
 
-pub use data::{Data, Seed};
+pub use data::{Data, Seed, mix};
 pub use expect::{Inputs, Part, Source};
+pub use format::{from_f32, spell, to_f32};
 pub use pattern::{Pattern, Wrong};

@@ -160,7 +160,7 @@ impl<'a> Collector<'a> {
         let link = links.filter_map(|rows| CopyLimit::new(&rows)).next();
         let link_gbps = link.as_ref().map(CopyLimit::gbps);
         if let Some(link) = link {
-            copies.extend(lines.iter().map(|line: &Line| link.at(line.bytes, bus_factor)));
+            copies.extend(lines.iter().map(|line: &Line| link.at(line.bytes, line.bus_factor())));
         }
         let floors: Option<Vec<Timing>> = self.ranks.iter().map(|h| h.floor.clone()).collect();
         let floor_us = floors.map(|floors| Figures::of(&floors).median);
@@ -220,7 +220,8 @@ mod tests {
     fn everything_is_reported_once_each_variant_of_each_size_is() {
         let row = || {
             let timing = Timing::of_batches(vec![1.0]);
-            Report::Row(Row { bytes: 8, algorithm: String::new(), checked: true, timing })
+            let (algorithm, checked, routed) = (String::new(), true, None);
+            Report::Row(Row { bytes: 8, algorithm, checked, routed, timing })
         };
         let skipped = || Report::Skipped { bytes: 16, because: String::new() };
         for (variants, rows, skips, complete) in [

@@ -70,7 +70,7 @@ impl Operation for Barrier {
         check(member, 2)?;
         // Every rank writes its word and reads all others': the only algorithm there is.
         let (bytes, algorithm) = (Bytes::ZERO.get(), "flags".into());
-        report(Report::Row(Row { bytes, algorithm, checked: true, timing }));
+        report(Report::Row(Row { bytes, algorithm, checked: true, routed: None, timing }));
         Ok(())
     }
 }

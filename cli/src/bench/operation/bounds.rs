@@ -92,7 +92,13 @@ impl Comparison for Bounds {
             }
             let [with, without] = times.map(Timing::of_batches);
             let bytes = size.get();
-            let row = |algorithm, timing| Row { bytes, algorithm, checked: sweep.check, timing };
+            let row = |algorithm, timing| Row {
+                bytes,
+                algorithm,
+                checked: sweep.check,
+                routed: None,
+                timing,
+            };
             report(Report::Row(row(format!("{algorithm}, without bounds"), without)));
             report(Report::Row(row(algorithm, with)));
         }

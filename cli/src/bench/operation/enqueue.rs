@@ -107,7 +107,13 @@ impl Comparison for Enqueue {
             }
             let [through, bare] = times.map(Timing::of_batches);
             let bytes = size.get();
-            let row = |algorithm, timing| Row { bytes, algorithm, checked: sweep.check, timing };
+            let row = |algorithm, timing| Row {
+                bytes,
+                algorithm,
+                checked: sweep.check,
+                routed: None,
+                timing,
+            };
             report(Report::Row(row("a bare launch".into(), bare)));
             report(Report::Row(row(algorithm, through)));
         }

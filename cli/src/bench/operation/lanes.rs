@@ -93,7 +93,7 @@ impl Comparison for TwoLanes {
             let bytes = size.get();
             let row = |algorithm: &str, timing| {
                 let (algorithm, checked) = (algorithm.to_owned(), sweep.check);
-                Report::Row(Row { bytes, algorithm, checked, timing })
+                Report::Row(Row { bytes, algorithm, checked, routed: None, timing })
             };
             report(row("one lane", one));
             report(row("two lanes", two));

@@ -16,6 +16,7 @@ mod broadcast;
 mod compared;
 mod enqueue;
 mod lanes;
+mod moe;
 mod one_sided;
 mod reduce;
 mod reduce_scatter;
@@ -33,6 +34,7 @@ pub use broadcast::Broadcast;
 pub use compared::{Compared, Comparison};
 pub use enqueue::Enqueue;
 pub use lanes::TwoLanes;
+pub use moe::{Arrangement, Moe, Part, RoutesError, Setting};
 pub use one_sided::OneSided;
 pub use reduce::Reduce;
 pub use reduce_scatter::ReduceScatter;
@@ -44,7 +46,7 @@ use symmem::collectives;
 use symmem::hal::types::{Bytes, LayoutError};
 use symmem::prelude::*;
 
-use super::check::Part;
+use super::check;
 use super::member::{Member, RankError};
 use super::report::Report;
 
@@ -64,6 +66,16 @@ pub trait Operation: Sync {
 
     /// What is checked, for people.
     fn checked(&self) -> &'static str;
+
+    /// What bytes are, for people, where they are not the larger of a rank's send and receive buffer.
+    fn counted(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// What else was asked for, for files.
+    fn setting(&self) -> Option<serde_json::Value> {
+        None
+    }
 
     /// The sizes to measure, ascending: the larger of a rank's send and receive buffer.
     fn sizes(&self) -> &[Bytes];
@@ -147,7 +159,7 @@ pub trait Collective: Sync {
     fn bus_factor(&self, ranks: usize) -> f64;
 
     /// What a rank's output holds afterwards.
-    fn expected(&self, place: &Place) -> Vec<Part>;
+    fn expected(&self, place: &Place) -> Vec<check::Part>;
 
     /// The name of the algorithm that the call takes; the same on every rank, as are errors.
     fn algorithm(&self, call: &Call<'_>) -> Result<String, RankError>;

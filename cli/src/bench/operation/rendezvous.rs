@@ -67,7 +67,7 @@ impl Operation for Rendezvous {
         meetings.check(2)?;
         // Members of a host meet at a leader: the only algorithm there is.
         let (bytes, algorithm) = (Bytes::ZERO.get(), "leader".into());
-        report(Report::Row(Row { bytes, algorithm, checked: true, timing }));
+        report(Report::Row(Row { bytes, algorithm, checked: true, routed: None, timing }));
         Ok(())
     }
 }

@@ -102,7 +102,8 @@ impl<C: Collective> Operation for Sweep<C> {
         let capturing = if self.graph { Some(member.capturing()?) } else { None };
         let member = capturing.as_ref().unwrap_or(member);
         if self.limit {
-            limit::measure(member, &self.sizes, self.pace, report)?;
+            let sizes: Vec<_> = self.sizes.iter().copied().map(limit::Size::from).collect();
+            limit::measure(member, &sizes, self.pace, report)?;
         }
         let memory = self.allocate(member)?;
         for (part, size) in self.sizes.iter().enumerate() {
@@ -120,7 +121,8 @@ impl<C: Collective> Operation for Sweep<C> {
                             self.row(member, &buffers, seed, &mut Replay::new(member, &issue))?
                         }
                     };
-                    report(Report::Row(Row { bytes, algorithm, checked: self.check, timing }));
+                    let (checked, routed) = (self.check, None);
+                    report(Report::Row(Row { bytes, algorithm, checked, routed, timing }));
                 }
                 // Sizes ascend: what takes a smaller one and not this one is asked for too much.
                 Err(error) if part > 0 && error.is_refusal() => {

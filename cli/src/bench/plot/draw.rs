@@ -21,7 +21,9 @@ const CAPTION_HEIGHT: u32 = 120;
 /// Above each panel, for the names of the algorithms.
 const STRIP_HEIGHT: u32 = 104;
 
-const OPERATION: RGBColor = RGBColor(0, 114, 178);
+/// Of what is measured beside each other.
+const OPERATIONS: [RGBColor; 3] =
+    [RGBColor(0, 114, 178), RGBColor(0, 158, 115), RGBColor(204, 121, 167)];
 const LIMIT: RGBColor = RGBColor(213, 94, 0);
 const FLOOR: RGBColor = RGBColor(90, 90, 90);
 const SWITCH: RGBColor = RGBColor(120, 120, 120);
@@ -34,13 +36,41 @@ type Drawn<T = ()> = Result<T, Box<dyn Error>>;
 /// What a panel shows, in the units of its axis.
 struct Panel<'a> {
     unit: &'a str,
-    name: &'a str,
-    points: Vec<(u64, f64)>,
-    /// The lower and upper end at each size.
-    band: Vec<(u64, f64, f64)>,
+    curves: Vec<Curve>,
     limit: Vec<(u64, f64)>,
     floor: Option<f64>,
     legend: SeriesLabelPosition,
+}
+
+/// One thing that was measured.
+struct Curve {
+    name: String,
+    colour: RGBColor,
+    points: Vec<(u64, f64)>,
+    /// The lower and upper end at each size.
+    band: Vec<(u64, f64, f64)>,
+}
+
+/// A curve of all rows, or of routed tokens one for each part, with their values.
+fn curves(
+    rows: &[Line],
+    name: &str,
+    value: impl Fn(&Line) -> f64,
+    band: impl Fn(&Line) -> Option<(u64, f64, f64)>,
+) -> Vec<Curve> {
+    let mut curves: Vec<Curve> = Vec::new();
+    for row in rows {
+        let name = row.routed.as_ref().map_or(name, |_| &row.algorithm);
+        let at = curves.iter().position(|curve| curve.name == name).unwrap_or_else(|| {
+            let colour = OPERATIONS[curves.len() % OPERATIONS.len()];
+            let (points, band) = (Vec::new(), Vec::new());
+            curves.push(Curve { name: name.to_owned(), colour, points, band });
+            curves.len() - 1
+        });
+        curves[at].points.push((row.bytes, value(row)));
+        curves[at].band.extend(band(row));
+    }
+    curves
 }
 
 pub fn draw(figure: &Figure<'_>) -> Drawn<String> {
@@ -67,35 +97,48 @@ fn latency<'a>(figure: &Figure<'_>) -> Panel<'a> {
     let rows = &figure.results.rows;
     Panel {
         unit: "isolated time (µs)",
-        name: "median",
-        points: rows.iter().map(|row| (row.bytes, row.median_us)).collect(),
-        band: rows.iter().map(|row| (row.bytes, row.p10_us, row.p90_us)).collect(),
-        limit: figure.limits.copies.iter().map(|copy| (copy.bytes, copy.median_us)).collect(),
+        curves: curves(
+            rows,
+            "median",
+            |row| row.median_us,
+            |row| Some((row.bytes, row.p10_us, row.p90_us)),
+        ),
+        limit: ascending(figure.limits.copies.iter().map(|copy| (copy.bytes, copy.median_us))),
         floor: figure.limits.floor_us,
         legend: SeriesLabelPosition::UpperLeft,
     }
 }
 
 fn bandwidth<'a>(figure: &Figure<'_>) -> Panel<'a> {
+    let rows = &figure.results.rows;
     let limit = figure.limits.copies.iter().map(|copy| {
+        let row = rows.iter().find(|row| row.bytes == copy.bytes && row.routed.is_some());
+        let factor = row.map_or(figure.bus_factor, Line::bus_factor);
         // Bytes per microsecond are 10^6 bytes a second.
-        (copy.bytes, figure.bus_factor * copy.bytes as f64 / copy.period_us / 1e3)
+        (copy.bytes, factor * copy.bytes as f64 / copy.period_us / 1e3)
     });
     Panel {
         unit: "bus bandwidth (GB/s)",
-        name: "bus bandwidth",
-        points: figure.results.rows.iter().map(|row| (row.bytes, row.busbw_gbps)).collect(),
-        band: Vec::new(),
-        limit: limit.collect(),
+        curves: curves(rows, "bus bandwidth", |row| row.busbw_gbps, |_| None),
+        limit: ascending(limit),
         floor: None,
         legend: SeriesLabelPosition::LowerRight,
     }
 }
 
+/// By size.
+fn ascending(points: impl Iterator<Item = (u64, f64)>) -> Vec<(u64, f64)> {
+    let mut points: Vec<_> = points.collect();
+    points.sort_by_key(|(bytes, _)| *bytes);
+    points
+}
+
 fn panel(area: &Drawing<'_>, rows: &[Line], panel: &Panel<'_>) -> Drawn {
-    let sizes = panel.points.iter().chain(&panel.limit).map(|(bytes, _)| *bytes);
-    let ends = panel.band.iter().flat_map(|(_, low, high)| [*low, *high]);
-    let values = panel.points.iter().chain(&panel.limit).map(|(_, value)| *value);
+    let points = || panel.curves.iter().flat_map(|curve| &curve.points).chain(&panel.limit);
+    let bands = panel.curves.iter().flat_map(|curve| &curve.band);
+    let sizes = points().map(|(bytes, _)| *bytes);
+    let ends = bands.flat_map(|(_, low, high)| [*low, *high]);
+    let values = points().map(|(_, value)| *value);
     let x = scale::sizes(sizes);
     let y = scale::values(values.chain(ends).chain(panel.floor));
     let mut chart = ChartBuilder::on(area)
@@ -116,7 +159,9 @@ fn panel(area: &Drawing<'_>, rows: &[Line], panel: &Panel<'_>) -> Drawn {
         .label_style((FONT, 28).into_font().color(&TEXT))
         .set_all_tick_mark_size(8)
         .draw()?;
-    switches(area, &chart, rows)?;
+    if rows.iter().all(|row| row.routed.is_none()) {
+        switches(area, &chart, rows)?;
+    }
     series(&mut chart, panel)?;
     chart
         .configure_series_labels()
@@ -150,22 +195,28 @@ fn series(chart: &mut Chart<'_, '_>, panel: &Panel<'_>) -> Drawn {
             .label("limit: all ranks copy as much at once")
             .legend(move |at| DashedPathElement::new(short(at), 18, 10, style));
     }
-    if !panel.band.is_empty() {
-        let lower = panel.band.iter().map(|(bytes, low, _)| at(&(*bytes, *low)));
-        let upper = panel.band.iter().rev().map(|(bytes, _, high)| at(&(*bytes, *high)));
-        let style = OPERATION.mix(0.25).filled();
-        chart
-            .draw_series([Polygon::new(lower.chain(upper).collect::<Vec<_>>(), style)])?
-            .label("10th to 90th percentile")
-            .legend(move |(x, y)| Rectangle::new([(x, y - 10), (x + 56, y + 10)], style));
+    let banded = panel.curves.iter().filter(|curve| !curve.band.is_empty());
+    for (index, Curve { colour, band, .. }) in banded.enumerate() {
+        let lower = band.iter().map(|(bytes, low, _)| at(&(*bytes, *low)));
+        let upper = band.iter().rev().map(|(bytes, _, high)| at(&(*bytes, *high)));
+        let style = colour.mix(0.25).filled();
+        let polygon = Polygon::new(lower.chain(upper).collect::<Vec<_>>(), style);
+        let drawn = chart.draw_series([polygon])?;
+        if index == 0 {
+            drawn
+                .label("10th to 90th percentile")
+                .legend(move |(x, y)| Rectangle::new([(x, y - 10), (x + 56, y + 10)], style));
+        }
     }
-    let style = OPERATION.stroke_width(5);
-    chart
-        .draw_series(LineSeries::new(panel.points.iter().map(at), style))?
-        .label(panel.name)
-        .legend(move |at| PathElement::new(short(at), style));
-    let dots = panel.points.iter().map(|point| Circle::new(at(point), 9, OPERATION.filled()));
-    chart.draw_series(dots)?;
+    for Curve { name, colour, points, .. } in &panel.curves {
+        let style = colour.stroke_width(5);
+        chart
+            .draw_series(LineSeries::new(points.iter().map(at), style))?
+            .label(name)
+            .legend(move |at| PathElement::new(short(at), style));
+        let dots = points.iter().map(|point| Circle::new(at(point), 9, colour.filled()));
+        chart.draw_series(dots)?;
+    }
     Ok(())
 }
 

@@ -1,7 +1,8 @@
 //! `--plot`: the results as a figure.
 //!
 //! Two panels over message size, both logarithmic: the isolated latency's median with a band from
-//! its 10th to its 90th percentile, and the bus bandwidth of the period. Drawn in: what the machine
+//! its 10th to its 90th percentile, and the bus bandwidth of the period; of routed tokens a curve for each
+//! part of a round. Drawn in: what the machine
 //! could do at best, from the same run ([`limit`](super::limit)), and where the algorithm changes.
 //! Colours are those of Okabe and Ito, which colour-blind readers tell apart. The figures themselves
 //! lie in the file's metadata, as JSON.

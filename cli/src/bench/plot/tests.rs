@@ -17,6 +17,7 @@ fn line(bytes: u64, algorithm: &str, us: f64) -> Line {
         algbw_gbps: algbw,
         busbw_gbps: 1.5 * algbw,
         checked: true,
+        routed: None,
     }
 }
 
@@ -35,7 +36,10 @@ fn results() -> (Results, Limits) {
     });
     let limits = Limits { floor_us: Some(0.3), link_gbps: None, copies: copies.collect() };
     let (op, backend, mode) = ("all-reduce", "host", "process");
-    (Results { op, backend, ranks: 4, mode, dtype: "f32", link_gbps: None, rows }, limits)
+    (
+        Results { op, backend, ranks: 4, mode, dtype: "f32", setting: None, link_gbps: None, rows },
+        limits,
+    )
 }
 
 fn svg(results: &Results, limits: &Limits) -> String {

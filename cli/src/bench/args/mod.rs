@@ -1,5 +1,7 @@
 //! The command line of `symmem bench`.
 
+mod moe;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,12 +10,14 @@ use clap::{Args, Subcommand};
 use symmem::hal::types::{Bytes, UnsupportedOp};
 use symmem::prelude::*;
 
+pub use moe::MoeArgs;
+
 use super::check::Seed;
 use super::devices::{Backend, Devices};
 use super::operation::{
     AllGather, AllReduce, AllToAll, AllToAllNd, Barrier, Bounds, Broadcast, Collective, Compared,
     Enqueue, OneSided, Operation, Placement, Reduce, ReduceScatter, ReduceScatterOffset,
-    Rendezvous, Sweep, TwoLanes,
+    Rendezvous, RoutesError, Sweep, TwoLanes,
 };
 use super::timing::{Batch, Isolated, Pace};
 use crate::parse::{at_least_one, ranks, seconds, size};
@@ -62,6 +66,8 @@ pub enum OperationArgs {
     /// What it takes a host to enqueue an all-reduce, beside a bare launch of the driver's
     #[command(hide = true)]
     Enqueue(Reducing),
+    /// Tokens go to the ranks of the experts that they have chosen, and what those made of them comes back
+    Moe(MoeArgs),
     /// No rank goes on before all have come
     Barrier(BarrierArgs),
     /// Fresh memory of every rank is mapped into all others
@@ -97,9 +103,9 @@ pub struct Common {
     pub as_rank: bool,
 }
 
-/// What operations on data have in common.
+/// What operations have in common that move something whose size can be chosen.
 #[derive(Debug, Args)]
-pub struct Data {
+pub struct Sizeable {
     #[command(flatten)]
     common: Common,
     /// Also draw latency and bandwidth against message size, as SVG
@@ -108,6 +114,21 @@ pub struct Data {
     /// Do not measure the machine's limit
     #[arg(long, conflicts_with = "plot")]
     no_limit: bool,
+    #[command(flatten)]
+    capture: Capture,
+    /// Do not check results: for many runs of what one run has checked
+    #[arg(long)]
+    no_check: bool,
+    /// Other inputs for another number
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
+/// What operations on data have in common.
+#[derive(Debug, Args)]
+pub struct Data {
+    #[command(flatten)]
+    all: Sizeable,
     /// Element type
     #[arg(long, default_value = "f32", value_parser = named(DType::ALL, DType::name))]
     dtype: DType,
@@ -124,14 +145,6 @@ pub struct Data {
     /// What is added to each size to get the next, instead
     #[arg(long, value_name = "SIZE", conflicts_with = "factor", value_parser = size)]
     step: Option<Bytes>,
-    #[command(flatten)]
-    capture: Capture,
-    /// Do not check results: for many runs of what one run has checked
-    #[arg(long)]
-    no_check: bool,
-    /// Other inputs for another number
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
 }
 
 /// Where buffers lie.
@@ -289,6 +302,8 @@ pub enum ArgsError {
     NoStep,
     #[error("--bytes {0} is less than one word of 8 bytes")]
     LessThanWord(Bytes),
+    #[error(transparent)]
+    Routes(#[from] RoutesError),
 }
 
 impl OperationArgs {
@@ -298,10 +313,10 @@ impl OperationArgs {
 
     /// Where to draw the results.
     pub fn plot(&self) -> Option<&PathBuf> {
-        self.parts().1?.plot.as_ref()
+        self.parts().1
     }
 
-    fn parts(&self) -> (&Common, Option<&Data>) {
+    fn parts(&self) -> (&Common, Option<&PathBuf>) {
         match self {
             OperationArgs::Barrier(args) => (&args.common, None),
             OperationArgs::Rendezvous(args) => (&args.common, None),
@@ -317,7 +332,8 @@ impl OperationArgs {
             | OperationArgs::Broadcast(Rooted { all: Moving { data, .. }, .. })
             | OperationArgs::AllToAllNd(AllToAllNdArgs { data, .. })
             | OperationArgs::Put(data)
-            | OperationArgs::Get(data) => (&data.common, Some(data)),
+            | OperationArgs::Get(data) => data.all.parts(),
+            OperationArgs::Moe(args) => args.all().parts(),
         }
     }
 
@@ -342,12 +358,12 @@ impl OperationArgs {
                 data.sweep(reduce_scatter, buffers.placement())
             }
             OperationArgs::Broadcast(Rooted { all: Moving { data, buffers, how }, root }) => {
-                let root = data.common.rank(*root)?;
+                let root = data.all.common.rank(*root)?;
                 data.sweep(Broadcast { root, algorithm: how.algorithm }, buffers.placement())
             }
             OperationArgs::Reduce(Rooted { all, root }) => {
                 let Reducing { data, buffers, operator, how } = all;
-                let root = data.common.rank(*root)?;
+                let root = data.all.common.rank(*root)?;
                 let reduce = Reduce { op: operator.op, root, algorithm: how.algorithm };
                 data.sweep(reduce, buffers.placement())
             }
@@ -365,6 +381,7 @@ impl OperationArgs {
                     ReduceScatterOffset { op: operator.op, algorithm: how.algorithm };
                 data.sweep(reduce_scatter, memory.placement())
             }
+            OperationArgs::Moe(args) => Ok(Box::new(args.moe()?)),
             OperationArgs::Put(data) => data.sweep(OneSided::Put, Placement::default()),
             OperationArgs::Get(data) => data.sweep(OneSided::Get, Placement::default()),
             OperationArgs::Barrier(BarrierArgs { common, capture }) => {
@@ -383,7 +400,7 @@ impl OperationArgs {
 impl Reducing {
     /// All-reduces, where kernels do them.
     fn of_kernels(&self) -> Result<Sweep<AllReduce>, ArgsError> {
-        match self.data.common.devices.backend {
+        match self.data.all.common.devices.backend {
             Backend::Cuda => self.all_reduces(),
             _ => Err(ArgsError::NoKernels),
         }
@@ -423,6 +440,19 @@ impl Common {
     }
 }
 
+impl Sizeable {
+    fn parts(&self) -> (&Common, Option<&PathBuf>) {
+        (&self.common, self.plot.as_ref())
+    }
+
+    fn check_plot(&self) -> Result<(), ArgsError> {
+        match self.plot.is_some() && self.common.ranks < 2 {
+            true => Err(ArgsError::NothingToPlot),
+            false => Ok(()),
+        }
+    }
+}
+
 impl Data {
     fn sweep<C: Collective + 'static>(
         &self,
@@ -440,11 +470,10 @@ impl Data {
         if let Some(op) = collective.reduces() {
             op.check(self.dtype)?;
         }
-        if self.plot.is_some() && self.common.ranks < 2 {
-            return Err(ArgsError::NothingToPlot);
-        }
+        let all = &self.all;
+        all.check_plot()?;
         let growth = self.step.map_or(Growth::Factor(self.factor), Growth::Step);
-        let granule = collective.granule(self.common.ranks);
+        let granule = collective.granule(all.common.ranks);
         let least = Bytes(granule.saturating_mul(self.dtype.size() as u64));
         let min = self.min.unwrap_or(DEFAULT_MIN.max(least));
         Ok(Sweep {
@@ -452,11 +481,11 @@ impl Data {
             collective,
             dtype: self.dtype,
             placement,
-            graph: self.capture.graph,
-            limit: !self.no_limit,
-            check: !self.no_check,
-            pace: self.common.pace(),
-            seed: Seed::new(self.seed),
+            graph: all.capture.graph,
+            limit: !all.no_limit,
+            check: !all.no_check,
+            pace: all.common.pace(),
+            seed: Seed::new(all.seed),
         })
     }
 }
