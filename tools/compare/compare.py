@@ -5,7 +5,11 @@ in turn measures its latency, isolated and back to back in a graph (peer.py says
 to the next. A ratio is symmem's time by that of the round's best peer; the median of the rounds is
 shown: below 1, symmem is faster. Multicast is off for all.
 
-Needs symmem's command, built for release, and for the peers a torch that is installed.
+`--ops moe` is rounds of routed tokens, by routes that all have alike: moe.py says what of them each
+contender does. On CPUs beside MPI_Alltoallv and Gloo, on GPUs beside all_to_all_vdev_2d and NCCL.
+
+Needs symmem's command, built for release, and for the peers a torch that is installed, or an MPI with
+its compiler. A peer that is not there is left out, with the reason.
 """
 
 import argparse
@@ -13,29 +17,43 @@ import datetime
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 
+from moe import Routes
 from ranks import NO_MULTICAST, Failed, Ranks, Refused
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PEER = os.path.join(HERE, "peer.py")
+MOE_MPI = os.path.join(HERE, "moe_mpi.c")
 
 # Of each peer, by operation: the ranks that measure it, the call, and the name to show.
 CALLS = {
     "torch": {
         "all-reduce": [("torch", "one-shot", "torch one-shot"), ("torch", "two-shot", "torch two-shot")],
         "barrier": [("torch", "barrier", "torch")],
+        "moe": [("torch-vdev", "moe", "torch vdev_2d")],
     },
     "nccl": {
-        op: [("nccl", op, "nccl"), ("nccl-windows", op, "nccl windows")]
-        for op in ("all-reduce", "all-gather", "reduce-scatter")
+        **{
+            op: [("nccl", op, "nccl"), ("nccl-windows", op, "nccl windows")]
+            for op in ("all-reduce", "all-gather", "reduce-scatter")
+        },
+        # As programs have to do it; and in a graph, with splits that the host knows beforehand.
+        "moe": [("nccl", "moe", "nccl"), ("nccl", "moe-known", "nccl, splits known")],
     },
-    "gloo": {op: [("gloo", op, "gloo")] for op in ("all-reduce", "all-gather", "reduce-scatter")},
+    "gloo": {op: [("gloo", op, "gloo")] for op in ("all-reduce", "all-gather", "reduce-scatter", "moe")},
+    "mpi": {"moe": [("mpi", "moe", "mpi")]},
 }
-OPS = ("all-reduce", "all-gather", "reduce-scatter", "barrier")
+# The last is done where it is asked for.
+OPS = ("all-reduce", "all-gather", "reduce-scatter", "barrier", "moe")
+PARTS = ("dispatch", "combine", "round")
+LAYOUTS = ("compact", "padded", "rank-major", "vdev")
+# Floating over the cores and yielding, which is how more ranks than cores get on.
+OPEN_MPI = "mpirun --oversubscribe --bind-to none --mca btl self,vader --mca mpi_yield_when_idle 1"
 # torch's one-shot is meant for small messages: above it would only cost time.
 ONE_SHOT_MOST = 16 << 20
 
@@ -69,12 +87,63 @@ class Contender:
     def __init__(self, name, kind, ranks, request):
         self.name, self.kind, self.ranks, self.request = name, kind, ranks, request
 
-    def measure(self, bytes, turn):
+    def measure(self, case, turn):
         """Isolated and period, in microseconds: medians of the slowest rank's times."""
-        answers = self.ranks.ask(self.request(bytes, turn))
+        answers = self.ranks.ask(self.request(case, turn))
+        for answer in answers:
+            case.check(answer)
         timings = [answer.get("timing", answer) for answer in answers]
         slowest = lambda key: map(max, zip(*(timing[key] for timing in timings)))
         return statistics.median(slowest("isolated")), statistics.median(slowest("periods"))
+
+
+class Message:
+    """Bytes of the larger of a rank's input and output."""
+
+    calls = 20, 15
+
+    def __init__(self, op, bytes):
+        self.op, self.bytes, self.shown = op, bytes, shown(bytes)
+
+    def words(self):
+        """symmem's, beside what all operations have."""
+        return [] if self.op == "barrier" else ["--min", self.bytes, "--max", self.bytes]
+
+    def request(self):
+        return {"bytes": self.bytes}
+
+    def check(self, answer):
+        pass
+
+
+class Tokens:
+    """Routed tokens of each rank, and a part of a round."""
+
+    def __init__(self, arguments, tokens, part, routes, path):
+        self.op, self.tokens, self.part = f"moe {part}", tokens, part
+        self.shown = f"{tokens} tokens"
+        self.setting = {key: getattr(arguments, key) for key in ("hidden", "experts", "top_k", "skew")}
+        self.layout, self.digest, self.path = arguments.layout, f"{routes.digest():016x}", path
+        self.bytes = None
+        # A round on a CPU takes milliseconds.
+        self.calls = (20, 15) if arguments.backend == "cuda" else (20, 1)
+
+    def words(self):
+        words = ["--tokens", self.tokens, "--parts", self.part, "--layout", self.layout]
+        for key, value in self.setting.items():
+            words += ["--" + key.replace("_", "-"), value]
+        return words
+
+    def request(self):
+        return dict(self.setting, tokens=self.tokens, part=self.part, layout=self.layout, routes=self.path)
+
+    def check(self, answer):
+        """symmem says which routes it has, and how many bytes they are."""
+        if "routed" not in answer:
+            return
+        if answer["routed"]["routes"] != self.digest:
+            raise Failed(f"routes are {answer['routed']['routes']} for symmem, {self.digest} for its peers")
+        self.bytes = answer["bytes"]
 
 
 class Comparison:
@@ -98,49 +167,90 @@ class Comparison:
                 file.write(bytes(64 * arguments.ranks))
             command = [arguments.python, PEER, kind, "--largest", str(self.largest), "--barrier", barrier]
             try:
-                self.ranks[kind] = Ranks(kind, command, arguments.ranks)
+                if kind == "mpi":
+                    self.ranks[kind] = self.mpi()
+                else:
+                    self.ranks[kind] = Ranks(kind, command, arguments.ranks)
                 self.versions[kind] = self.ranks[kind].greetings[0]
             except (Failed, Refused) as failed:
                 self.leave_out(kind, failed)
+
+    def mpi(self):
+        """All ranks of MPI, which their launcher answers for."""
+        compiler, launcher = shutil.which("mpicc"), self.arguments.mpirun.split()
+        for found, what in ((compiler, "mpicc"), (shutil.which(launcher[0]), launcher[0])):
+            if not found:
+                raise Failed(f"no {what} here: an MPI and its compiler are not installed")
+        program = os.path.join(self.folder, "moe_mpi")
+        build = [compiler, "-O3", "-march=native", "-o", program, MOE_MPI]
+        built = subprocess.run(build, capture_output=True, text=True)
+        if built.returncode:
+            raise Failed(f"{' '.join(build)}: {built.stderr.strip()[-500:]}")
+        if os.geteuid() == 0:
+            os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+        return Ranks("mpi", [*launcher, "-n", str(self.arguments.ranks), program], 1)
 
     def leave_out(self, name, failed):
         self.absent[name] = str(failed)
         print(f"left out: {name}: {failed}\n", file=sys.stderr)
 
-    def contenders(self, op, bytes):
+    def contenders(self, op, case):
         arguments = self.arguments
-        protocol = {"iterations": arguments.iterations, "calls": 20, "launches": 15}
+        calls, launches = case.calls
+        protocol = {"iterations": arguments.iterations, "calls": calls, "launches": launches}
 
-        def own(bytes, turn):
+        def own(case, turn):
             words = [op, "--ranks", arguments.ranks, "--iterations", protocol["iterations"]]
-            words += ["--batch", "{calls}x{launches}".format(**protocol), "--graph"]
+            words += ["--batch", "{calls}x{launches}".format(**protocol), "--graph", *case.words()]
             if op != "barrier":
-                words += ["--dtype", arguments.dtype, "--min", bytes, "--max", bytes, "--no-limit"]
+                words += ["--dtype", arguments.dtype, "--no-limit"]
                 # What the first round has checked.
                 words += ["--no-check"] if turn else []
             return " ".join(map(str, words))
 
         def other(call):
             request = dict(protocol, call=call, dtype=arguments.dtype)
-            return lambda bytes, turn: json.dumps(dict(request, bytes=bytes))
+            return lambda case, turn: json.dumps(dict(request, **case.request()))
+
+        def words(case, turn):
+            """As moe_mpi.c reads them."""
+            request = dict(protocol, dtype=arguments.dtype, **case.request())
+            keys = "layout part dtype tokens hidden experts top_k iterations calls launches routes"
+            return " ".join(str(request[key]) for key in keys.split())
 
         all = [Contender("symmem", "symmem", self.ranks["symmem"], own)]
         for peer in arguments.peers:
             for kind, call, name in CALLS[peer].get(op, []):
-                if kind in self.ranks and not (call == "one-shot" and bytes > ONE_SHOT_MOST):
-                    all.append(Contender(name, kind, self.ranks[kind], other(call)))
+                if kind in self.ranks and not (call == "one-shot" and case.bytes > ONE_SHOT_MOST):
+                    request = words if kind == "mpi" else other(call)
+                    all.append(Contender(name, kind, self.ranks[kind], request))
         return all
+
+    def cases(self, op):
+        arguments = self.arguments
+        if op != "moe":
+            return [Message(op, bytes) for bytes in ([0] if op == "barrier" else arguments.sizes)]
+        cases = []
+        for tokens in arguments.tokens:
+            setting = (getattr(arguments, key) for key in ("experts", "top_k", "skew"))
+            routes = Routes(arguments.ranks, tokens, *setting)
+            path = os.path.join(self.folder, f"{tokens}.routes")
+            routes.save(path)
+            cases += [Tokens(arguments, tokens, part, routes, path) for part in arguments.parts]
+        # A part after the other, as tables show them.
+        return sorted(cases, key=lambda case: PARTS.index(case.part))
 
     def run(self):
         for op in self.arguments.ops:
             rows = []
-            for bytes in [0] if op == "barrier" else self.arguments.sizes:
-                rows.append(self.row(op, bytes))
+            for case in self.cases(op):
+                rows.append(self.row(op, case))
                 self.rows.append(rows[-1])
-            show(op, rows)
+            for name in dict.fromkeys(row["op"] for row in rows):
+                show(name, [row for row in rows if row["op"] == name])
 
-    def row(self, op, bytes):
-        contenders = self.contenders(op, bytes)
+    def row(self, op, case):
+        contenders = self.contenders(op, case)
         isolated, period, out = {}, {}, set()
         for turn in range(self.arguments.runs):
             # Nobody is always the first, or always after the same.
@@ -149,11 +259,11 @@ class Comparison:
                 if contender.name in out:
                     continue
                 try:
-                    times = contender.measure(bytes, turn)
+                    times = contender.measure(case, turn)
                 except (Failed, Refused) as failed:
                     if contender.name == "symmem":
                         raise
-                    self.leave_out(f"{contender.name}, {op} of {shown(bytes)}", failed)
+                    self.leave_out(f"{contender.name}, {case.op} of {case.shown}", failed)
                     if isinstance(failed, Failed):
                         self.ranks.pop(contender.kind).kill()
                     # Ratios are of whole rounds.
@@ -163,10 +273,11 @@ class Comparison:
                     continue
                 isolated.setdefault(contender.name, []).append(times[0])
                 period.setdefault(contender.name, []).append(times[1])
-        print(f"{op} {shown(bytes)}: symmem {statistics.median(period['symmem']):.2f} us", file=sys.stderr)
+        print(f"{case.op} {case.shown}: symmem {statistics.median(period['symmem']):.2f} us", file=sys.stderr)
         return {
-            "op": op,
-            "bytes": bytes,
+            "op": case.op,
+            "bytes": case.bytes,
+            "shown": case.shown,
             "isolated_us": isolated,
             "period_us": period,
             "isolated": verdict(isolated),
@@ -186,6 +297,9 @@ class Comparison:
             "backend": arguments.backend,
             "ranks": arguments.ranks,
             "dtype": arguments.dtype,
+            "setting": {
+                key: getattr(arguments, key) for key in ("layout", "hidden", "experts", "top_k", "skew")
+            },
             "runs": arguments.runs,
             "environment": NO_MULTICAST,
             "versions": self.versions,
@@ -207,7 +321,7 @@ def verdict(times):
 
 def show(op, rows):
     names = list(dict.fromkeys(name for row in rows for name in row["period_us"]))
-    header = ["bytes", *(f"{name} us" for name in names), "best peer", "ratio"]
+    header = ["size", *(f"{name} us" for name in names), "best peer", "ratio"]
     header += ["isolated us", "best peer us", "ratio"]
     median = lambda times, name: f"{statistics.median(times[name]):.2f}" if times.get(name) else "-"
     ratio = lambda verdict: f"{verdict['ratio']:.3f}" if verdict["ratio"] else "-"
@@ -216,7 +330,7 @@ def show(op, rows):
         isolated = row["isolated_us"]
         lines.append(
             [
-                shown(row["bytes"]),
+                row["shown"],
                 *(median(row["period_us"], name) for name in names),
                 row["period"]["best"] or "-",
                 ratio(row["period"]),
@@ -247,24 +361,38 @@ def parse():
     )
     several = lambda of: lambda text: check(text.split(","), of)
     arguments.add_argument("--symmem", required=True, metavar="PATH", help="the command")
-    arguments.add_argument("--peers", type=several(CALLS), help="of torch, nccl, gloo; those of the backend")
-    arguments.add_argument("--ops", type=several(OPS), default=list(OPS), help="of " + ", ".join(OPS))
+    arguments.add_argument("--peers", type=several(CALLS), help="of torch, nccl, gloo, mpi; those of the backend")
+    arguments.add_argument(
+        "--ops", type=several(OPS), default=list(OPS[:-1]), help=f"of {', '.join(OPS)}; without the last"
+    )
     arguments.add_argument(
         "--sizes", type=sizes, default="2K:256M", help="2K:256M are powers of two; or sizes, with commas"
     )
+    numbers = lambda text: [int(one) for one in text.split(",")]
+    arguments.add_argument(
+        "--tokens", type=numbers, default="1,8,32,128,1024", help="of each rank, and the next six: of moe"
+    )
+    arguments.add_argument("--hidden", type=int, default=2048)
+    arguments.add_argument("--experts", type=int, default=8)
+    arguments.add_argument("--top-k", type=int, default=2)
+    arguments.add_argument("--skew", type=float, default=0.0)
+    arguments.add_argument("--layout", choices=LAYOUTS, default="compact")
+    arguments.add_argument("--parts", type=several(PARTS), default=list(PARTS), help="of " + ", ".join(PARTS))
+    arguments.add_argument("--mpirun", default=OPEN_MPI, help="MPI's launcher and its options: " + OPEN_MPI)
     arguments.add_argument("--runs", type=int, default=5, help="rounds for each size")
     arguments.add_argument("--iterations", type=int, default=30, help="isolated calls of a round")
     arguments.add_argument("--ranks", type=int, default=2)
     arguments.add_argument("--backend", choices=("cuda", "host"), default="cuda")
-    arguments.add_argument("--dtype", choices=("f64", "f32", "f16", "bf16"), help="bf16; on the host f32")
+    arguments.add_argument("--dtype", choices=("f64", "f32", "f16", "bf16"), help="bf16; on the host f32, of moe bf16")
     arguments.add_argument("--python", default=sys.executable, help="the one that has torch")
     arguments.add_argument("--json", metavar="FILE", help="also write all of it")
     # For tests of this program: figures of a debug build mean nothing.
     arguments.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     arguments = arguments.parse_args()
     on_host = arguments.backend == "host"
-    arguments.peers = arguments.peers or (["gloo"] if on_host else ["torch", "nccl"])
-    arguments.dtype = arguments.dtype or ("f32" if on_host else "bf16")
+    arguments.peers = arguments.peers or (["gloo", "mpi"] if on_host else ["torch", "nccl"])
+    is_f32 = on_host and arguments.ops != ["moe"]
+    arguments.dtype = arguments.dtype or ("f32" if is_f32 else "bf16")
     return arguments
 
 

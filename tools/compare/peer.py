@@ -1,10 +1,11 @@
 """One rank of a peer: joins its process group, then measures a call for each line of its input.
 
-A line is JSON: the call, bytes of the larger of a rank's input and output, dtype, and the protocol,
-which is that of `symmem bench --graph`:
+A line is JSON: the call, bytes of the larger of a rank's input and output, or what moe.py needs to know,
+dtype, and the protocol, which is that of `symmem bench --graph`:
 isolated: a barrier, untimed; then one call, as a graph, to its completion;
 periods: a graph of `calls` calls, launched `launches` times without a pause, to its completion, over
 their number; three times.
+What waits for the host in the middle of it is called, instead.
 Times are the host's, in microseconds, of this rank alone.
 """
 
@@ -14,6 +15,8 @@ import mmap
 import os
 import sys
 import time
+
+import moe
 
 BATCHES = 3
 
@@ -45,6 +48,8 @@ class Gloo:
         import torch
         import torch.distributed as dist
 
+        # Ranks share the cores.
+        torch.set_num_threads(max(1, os.cpu_count() // size))
         dist.init_process_group("gloo")
         self.torch, self.dist = torch, dist
 
@@ -55,12 +60,12 @@ class Gloo:
         tensors = lambda n: self.torch.randn(n).to(dtype)
         return collective(self.dist, name, count, self.dist.get_world_size(), tensors)
 
-    def capture(self, call, times):
-        def run():
-            for _ in range(times):
-                call()
+    def moe(self, request, dtype):
+        rank, size = self.dist.get_rank(), self.dist.get_world_size()
+        return moe.HostSplits(self.torch, self.dist, request, rank, size, "cpu", dtype, known=False)
 
-        return run
+    def capture(self, call, times):
+        return repeated(call, times)
 
     def finish(self):
         pass
@@ -75,7 +80,7 @@ class Cuda:
         import torch.distributed._symmetric_memory as symm_mem
 
         self.torch, self.dist, self.symm_mem = torch, dist, symm_mem
-        self.size, self.largest = size, largest
+        self.rank, self.size, self.largest = rank, size, largest
         self.device = torch.device("cuda", rank)
         torch.cuda.set_device(self.device)
         dist.init_process_group("nccl", device_id=self.device)
@@ -137,12 +142,33 @@ class TorchSymmetricMemory(Cuda):
         raise ValueError(f"no call {name}")
 
 
+class TorchVdev(Cuda):
+    """The operators of torch.distributed._symmetric_memory that NVSHMEM does."""
+
+    def __init__(self, rank, size, largest):
+        super().__init__(rank, size, largest)
+        # Of the whole process, which is why these ranks are others than those of the default.
+        self.symm_mem.set_backend("NVSHMEM")
+
+    def moe(self, request, dtype):
+        place = self.rank, self.size, self.device
+        return moe.Vdev(self.torch, self.symm_mem, self.group, request, *place, dtype)
+
+
 class Nccl(Cuda):
     """NCCL's collectives on ordinary memory."""
 
     def call(self, name, count, dtype):
         tensors = lambda n: self.torch.randn(n, device=self.device).to(dtype)
         return collective(self.dist, name, count, self.size, tensors)
+
+    def moe(self, request, dtype):
+        place = self.rank, self.size, self.device
+        known = request["call"] == "moe-known"
+        return moe.HostSplits(self.torch, self.dist, request, *place, dtype, known)
+
+    def capture(self, call, times):
+        return repeated(call, times) if getattr(call, "waits", False) else super().capture(call, times)
 
 
 class NcclWindows(Cuda):
@@ -159,6 +185,14 @@ class NcclWindows(Cuda):
         return collective(self.dist, name, count, self.size, tensors)
 
 
+def repeated(call, times):
+    def run():
+        for _ in range(times):
+            call()
+
+    return run
+
+
 def collective(dist, name, count, size, tensors):
     """A collective of torch.distributed on tensors that `tensors` makes, the input first."""
     if name == "all-reduce":
@@ -173,12 +207,34 @@ def collective(dist, name, count, size, tensors):
     raise ValueError(f"no call {name}")
 
 
-KINDS = {"torch": TorchSymmetricMemory, "nccl": Nccl, "nccl-windows": NcclWindows, "gloo": Gloo}
+KINDS = {
+    "torch": TorchSymmetricMemory,
+    "torch-vdev": TorchVdev,
+    "nccl": Nccl,
+    "nccl-windows": NcclWindows,
+    "gloo": Gloo,
+}
 
 
 def dtype_of(torch, name):
     names = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
     return getattr(torch, names[name])
+
+
+def prepared(peer, request):
+    """What is called."""
+    dtype = dtype_of(peer.torch, request["dtype"])
+    if not request["call"].startswith("moe"):
+        return peer.call(request["call"], request["bytes"] // dtype.itemsize, dtype)
+    calls = peer.moe(request, dtype)
+    run = moe.part(calls, request["part"])
+
+    def call():
+        run()
+
+    # Splits that the host has to read are in no graph.
+    call.waits = request["call"] == "moe" and isinstance(calls, moe.HostSplits)
+    return call
 
 
 def measure(peer, barrier, one, many, request):
@@ -217,17 +273,19 @@ def main():
     peer = KINDS[arguments.kind](rank, size, arguments.largest)
     barrier = SpinBarrier(arguments.barrier, rank, size)
     say(peer.describe())
-    graphs = {}
+    graphs, last = {}, None
     for line in sys.stdin:
         request = json.loads(line)
-        key = request["call"], request["bytes"], request["dtype"], request["calls"]
         try:
-            if key not in graphs:
-                dtype = dtype_of(peer.torch, request["dtype"])
-                call = peer.call(request["call"], request["bytes"] // dtype.itemsize, dtype)
+            if line not in graphs:
+                size = {key: value for key, value in request.items() if key != "call"}
+                if size != last:
+                    # Those of other sizes are of no more use, and hold memory.
+                    graphs, last = {}, size
+                call = prepared(peer, request)
                 # The call, too: it owns the memory whose addresses the graphs hold.
-                graphs[key] = peer.capture(call, 1), peer.capture(call, request["calls"]), call
-            one, many, _ = graphs[key]
+                graphs[line] = peer.capture(call, 1), peer.capture(call, request["calls"]), call
+            one, many, _ = graphs[line]
             say(measure(peer, barrier, one, many, request))
         except Exception as error:  # Whatever it is, it is the answer.
             reason = str(error).strip().splitlines()

@@ -47,6 +47,7 @@ The table of algorithms
   SYMMEM_TUNE=tune.toml ./symmem bench all-reduce --backend cuda --ranks 2 --threads --graph
 Beside torch and NCCL, where they are installed
   python3 compare/compare.py --symmem ./symmem --peers torch,nccl
+  python3 compare/compare.py --symmem ./symmem --peers torch,nccl --ops moe --layout vdev --hidden 7168 --experts 16 --top-k 8
 A user's own kernel
   ./fused-rmsnorm
 All of that, each step with a limit, into a folder
