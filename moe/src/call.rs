@@ -3,12 +3,12 @@
 use core::fmt;
 
 use symmem_collectives::{CallError, Refused, Site};
-use symmem_hal::{Fault, Stream, Wait};
+use symmem_hal::{DevicePtr, Fault, Stream, Wait};
 use symmem_mem::{Failure, Group};
 use symmem_sync::Lane;
 
 use crate::kept::Kept;
-use crate::verdict::Refusal;
+use crate::verdict::{OwnRecord, Refusal};
 
 /// An operation about to be issued.
 ///
@@ -43,6 +43,8 @@ pub struct At<'a> {
     pub(crate) stream: &'a Stream,
     pub(crate) wait: &'a Wait,
     pub(crate) tag: u64,
+    /// Where the kernel says what became of the call.
+    pub(crate) status: DevicePtr,
 }
 
 impl At<'_> {
@@ -66,9 +68,11 @@ impl<'a, O> Call<'a, O> {
         Call { site: self.site, what }
     }
 
-    /// The lane that it will run on.
-    pub(crate) fn lane_index(&self) -> u32 {
-        self.site.lane.map_or(0, |lane| lane.index())
+    /// What became of calls on the lane that were queued is known.
+    pub(crate) fn forget_verdict(&self) -> Result<(), CallError> {
+        let (group, lane) = (self.site.group, self.site.lane()?);
+        let _known = Kept::of(group)?.status.take(group, lane.index());
+        Ok(())
     }
 
     /// The lane it runs on, instead of the group's default lane.
@@ -98,10 +102,7 @@ impl<O: Exchange> Call<'_, O> {
     /// The operation's own. A [`Refusal`] is of this call, or of one before it on this lane that was issued
     /// on a stream and whose verdict nobody has asked for since; this call has been issued all the same.
     pub fn run(self) -> Result<(), O::Error> {
-        let Site { group, .. } = self.site;
-        self.site.run(|lane, stream, wait| self.issue(lane, stream, wait), failed)?;
-        let lane = self.site.lane()?;
-        Ok(Kept::of(group)?.status.take(group, lane.index())?)
+        self.run_telling(Told::All)
     }
 
     /// Issues it on a stream. On an inline stream it has happened at return; on another,
@@ -112,22 +113,64 @@ impl<O: Exchange> Call<'_, O> {
     ///
     /// As [`run`](Self::run).
     pub fn on(self, stream: &Stream) -> Result<(), O::Error> {
-        self.site.on(stream, |lane, stream, wait| self.issue(lane, stream, wait))?;
-        if !stream.is_inline() {
-            return Ok(());
-        }
-        let Site { group, .. } = self.site;
-        Ok(Kept::of(group)?.status.take(group, self.site.lane()?.index())?)
+        self.on_telling(stream, Told::All)
     }
 
-    fn issue(&self, lane: &Lane<'_>, stream: &Stream, wait: &Wait) -> Result<(), O::Error> {
+    pub(crate) fn run_telling(self, told: Told) -> Result<(), O::Error> {
+        let issue = |lane: &Lane<'_>, stream: &Stream, wait: &Wait| {
+            self.issue(lane, stream, wait, Told::Own)
+        };
+        self.site.run(issue, failed)?;
+        self.tell(told)
+    }
+
+    pub(crate) fn on_telling(self, stream: &Stream, told: Told) -> Result<(), O::Error> {
+        self.site.on(stream, |lane, stream, wait| self.issue(lane, stream, wait, told))
+    }
+
+    fn issue(
+        &self,
+        lane: &Lane<'_>,
+        stream: &Stream,
+        wait: &Wait,
+        told: Told,
+    ) -> Result<(), O::Error> {
         let Site { group, tag, .. } = self.site;
         let kept = Kept::of(group)?;
-        self.what.launch(&At { group, kept, lane, stream, wait, tag })?;
+        let launch =
+            |status| self.what.launch(&At { group, kept, lane, stream, wait, tag, status });
+        if stream.is_immediate() {
+            // It is over at return: what became of it is its own, whoever else calls meanwhile.
+            let own = OwnRecord::default();
+            launch(own.address())?;
+            kept.status.add_dropped(lane.index(), own.dropped());
+            return Ok(own.verdict(group)?);
+        }
+        launch(kept.status.record(lane.index()))?;
         // Told after this call is issued: else a rank that has noticed would leave those alone in it that
         // have not.
-        Ok(kept.status.take(group, lane.index())?)
+        self.tell(told)
     }
+
+    /// What became of calls on the lane that were queued.
+    fn tell(&self, told: Told) -> Result<(), O::Error> {
+        match told {
+            Told::Own => Ok(()),
+            Told::All => {
+                let (group, lane) = (self.site.group, self.site.lane()?);
+                Ok(Kept::of(group)?.status.take(group, lane.index())?)
+            }
+        }
+    }
+}
+
+/// Of which refusals a call tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// Its own, if it is over at return: of a call that gives something, which every rank must get or none.
+    Own,
+    /// Those of calls before it on the lane as well.
+    All,
 }
 
 /// A failure of the group as the operation's error of that name, all else as a call's.

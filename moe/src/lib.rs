@@ -154,8 +154,8 @@ pub use all_to_all_vdev::{AllToAllVdev, AllToAllVdevError, Overflow};
 pub use call::{Call, Exchange};
 pub use group::{Moe, VerdictError};
 pub use landing::{
-    Captured, HalfError, LANDINGS, Landing, LandingError, LandingOptions, ReceiveBack, Received,
-    SendBack, SendCall, Sent,
+    Captured, CapturedResult, HalfError, LANDINGS, Landing, LandingError, LandingOptions,
+    ReceiveBack, Received, SendBack, SendCall, Sent,
 };
 pub use routing::{
     Chosen, Combine, Dispatch, Layout, Origin, Route, RoutedError, Routing, RoutingError,

@@ -3,6 +3,7 @@
 //! A kernel that finds that rows do not fit moves none and writes why into this rank's status record. All
 //! ranks have the same splits before a row moves, so that all write the same.
 
+use core::cell::UnsafeCell;
 use core::sync::atomic::{Ordering, fence};
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use symmem_mem::Group;
 
 /// Why no row of a call moved. The same on every rank; the group goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("nothing was moved and the output splits are zero: {reason}, on rank {rank}")]
+#[error("refused on every rank, with no output: {reason}, on rank {rank}")]
 pub struct Refusal {
     /// Whose splits or output it is about.
     pub rank: Rank,
@@ -148,14 +149,66 @@ pub(crate) struct Record {
 /// Offset of the count of dropped rows in a record.
 const DROPPED: usize = core::mem::offset_of!(Record, dropped);
 
+/// The record of a call that is over when its launch returns, on the caller's stack.
+#[derive(Debug)]
+pub(crate) struct OwnRecord(UnsafeCell<Record>);
+
+impl Default for OwnRecord {
+    fn default() -> Self {
+        OwnRecord(UnsafeCell::new(bytemuck::Zeroable::zeroed()))
+    }
+}
+
+#[allow(unsafe_code, reason = "reads what a kernel has written")]
+impl OwnRecord {
+    pub(crate) fn address(&self) -> DevicePtr {
+        DevicePtr::new(self.0.get().expose_provenance() as u64)
+    }
+
+    fn read(&self) -> Record {
+        // SAFETY: this thread's own memory, which the kernel has written that ran in this thread before.
+        unsafe { self.0.get().read_volatile() }
+    }
+
+    pub(crate) fn dropped(&self) -> u64 {
+        self.read().dropped
+    }
+
+    pub(crate) fn verdict(&self, group: &Group) -> Result<(), Refusal> {
+        let Record { rank, finding, .. } = self.read();
+        Refusal::told(group, rank, finding)
+    }
+}
+
+impl Refusal {
+    /// Of a record or an arrival: 1 + the rank that it is about, or 0 for none.
+    pub(crate) fn told(group: &Group, rank: u64, finding: Finding) -> Result<(), Refusal> {
+        let index = usize::try_from(rank).ok().and_then(|rank| rank.checked_sub(1));
+        match (index.map(|index| group.rank_at(index)), finding.reason()) {
+            (Some(Ok(rank)), Some(reason)) => Err(Refusal { rank, reason }),
+            // Kernels of this very library write no others.
+            _ => Ok(()),
+        }
+    }
+}
+
 /// The status records of a group's lanes, where kernels write them and the host reads them.
 #[derive(Debug)]
 pub(crate) struct Status {
     memory: Arc<Memory>,
     /// Where kernels find it.
     at: DevicePtr,
-    /// Rows dropped on each lane that the host has been told of.
-    told: Mutex<Vec<u64>>,
+    /// What the host knows of each lane.
+    lanes: Mutex<Vec<Known>>,
+}
+
+/// What the host knows of a lane.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// Rows dropped, by the lane's record, that have been told.
+    told: u64,
+    /// Rows that calls have dropped which had a record of their own, not told yet.
+    own: u64,
 }
 
 impl Status {
@@ -171,7 +224,11 @@ impl Status {
             }
             _ => memory.base(),
         };
-        Ok(Status { memory: Arc::new(memory), at, told: Mutex::new(vec![0; lanes]) })
+        Ok(Status {
+            memory: Arc::new(memory),
+            at,
+            lanes: Mutex::new(vec![Known::default(); lanes]),
+        })
     }
 
     /// Where the kernels of a lane find its record.
@@ -195,6 +252,8 @@ impl Status {
 
     /// What the kernels of a lane have found, told once.
     pub(crate) fn take(&self, group: &Group, lane: u32) -> Result<(), Refusal> {
+        // Of two threads, one is told.
+        let _lanes = self.lanes.lock();
         let rank = self.read(lane, 0);
         if rank == 0 {
             return Ok(());
@@ -206,18 +265,23 @@ impl Status {
         let start = Bytes::from(lane as usize * size_of::<Record>());
         let written = self.memory.write(start, &0_u64.to_ne_bytes());
         debug_assert!(written.is_ok());
-        match (group.rank_at(rank as usize - 1), finding.reason()) {
-            (Ok(rank), Some(reason)) => Err(Refusal { rank, reason }),
-            // Written by the kernels of this very library: neither happens.
-            _ => Ok(()),
+        Refusal::told(group, rank, finding)
+    }
+
+    /// Counts rows that a call on a lane has dropped which had a record of its own.
+    pub(crate) fn add_dropped(&self, lane: u32, rows: u64) {
+        if rows != 0 {
+            let known = &mut self.lanes.lock()[lane as usize];
+            known.own = known.own.saturating_add(rows);
         }
     }
 
     /// Rows that were dropped on a lane since this was last asked.
     pub(crate) fn take_dropped(&self, lane: u32) -> u64 {
-        let now = self.read(lane, DROPPED);
-        let mut told = self.told.lock();
-        let told = &mut told[lane as usize];
-        now.wrapping_sub(core::mem::replace(told, now))
+        let mut lanes = self.lanes.lock();
+        let (now, known) = (self.read(lane, DROPPED), &mut lanes[lane as usize]);
+        // The count may have gone round.
+        let more = now.wrapping_sub(core::mem::replace(&mut known.told, now));
+        core::mem::take(&mut known.own).saturating_add(more)
     }
 }

@@ -318,7 +318,7 @@ impl Exchange for AllToAllVdev<'_> {
         let (ordinal, peers) =
             at.group.mapping(self.output).ok_or(AllToAllVdevError::NotSymmetric)?;
         plan.peers = peers;
-        plan.status = at.kept.status.record(at.lane.index());
+        plan.status = at.status;
         let signature = self.sign(&plan, at, ordinal);
         let keep = || -> Vec<KeepAlive> {
             let views = self.views().map(|(_, view)| Some(view.keep_alive()));

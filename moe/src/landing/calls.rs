@@ -1,6 +1,8 @@
 //! The four halves as calls, and what they give.
 
 use core::fmt;
+use core::ops::Deref;
+use std::sync::Arc;
 
 use symmem_collectives::CallError;
 use symmem_hal::types::DType;
@@ -9,12 +11,13 @@ use symmem_mem::call::{Operation, Signature};
 use symmem_mem::{Group, Tensor, View, ViewError};
 use symmem_sync::{Issue, Lane};
 
-use super::plan::{ReceiveBackPlan, ReceivePlan, SendBackPlan, SendPlan};
+use super::plan::{Arrival, ReceiveBackPlan, ReceivePlan, SendBackPlan, SendPlan};
 use super::{HalfError, Landing, Live, Slot};
-use crate::call::{At, Call, Exchange, failed};
+use crate::call::{At, Call, Exchange, Told, failed};
 use crate::routing::plan::{CombinePlan, OnHost, Payload, Routed};
 use crate::routing::{Chosen, Origin, chosen, origins, routed};
 use crate::tensors::{Named, TensorMismatch, apart};
+use crate::verdict::Refusal;
 
 impl Landing {
     /// The send half of a dispatch: each token's row goes to every rank that has an expert of its choice, once.
@@ -84,7 +87,7 @@ impl<'a> SendCall<'a> {
     ///
     /// [`HalfError`]; all but a failure of the group are found before anything is sent.
     pub fn run(self) -> Result<Sent<'a>, HalfError> {
-        self.begin(false, Call::run)
+        self.begin(false, |call| call.run_telling(Told::Own))
     }
 
     /// Issues it on a stream.
@@ -96,7 +99,7 @@ impl<'a> SendCall<'a> {
         if stream.capture() != Capture::None {
             return Err(HalfError::Capture { capturing: true });
         }
-        self.begin(false, |call| call.on(stream))
+        self.begin(false, |call| call.on_telling(stream, Told::Own))
     }
 
     /// Captures it: each launch of the graph sends into the same landing, which belongs to what this returns
@@ -109,7 +112,7 @@ impl<'a> SendCall<'a> {
         if stream.capture() == Capture::None {
             return Err(HalfError::Capture { capturing: false });
         }
-        Ok(Captured(self.begin(true, |call| call.on(stream))?))
+        Ok(Captured(self.begin(true, |call| call.on_telling(stream, Told::Own))?))
     }
 
     fn begin(
@@ -121,11 +124,12 @@ impl<'a> SendCall<'a> {
         let live = landing.take(is_captured)?;
         let mut call = self.call;
         call.what.slot = live.index;
-        issue(call)?;
-        landing.sent(&live);
+        if let Err(error) = issue(call) {
+            landing.give_back(&live);
+            return Err(error);
+        }
         let rows = call.what.x.layout().shape().first().copied().unwrap_or(0);
-        let lane = call.lane_index();
-        Ok(Sent { result: InUse { live, landing, rows, lane }, call: call.with(()) })
+        Ok(Sent { result: InUse { live, landing, rows }, call: call.with(()) })
     }
 }
 
@@ -145,12 +149,10 @@ pub struct Captured<'a>(Sent<'a>);
 /// A landing in use.
 #[derive(Debug)]
 struct InUse<'a> {
-    live: Live,
+    live: Arc<Live>,
     landing: &'a Landing,
     /// Rows of what was sent.
     rows: u64,
-    /// The lane that it was sent on.
-    lane: u32,
 }
 
 impl<'a> Sent<'a> {
@@ -160,32 +162,55 @@ impl<'a> Sent<'a> {
     ///
     /// [`HalfError`]. After a refusal nothing has been received.
     pub fn receive(self) -> Result<Received<'a>, HalfError> {
-        let receive = Receive { landing: self.result.landing, slot: self.result.live.index };
-        self.call.with(receive).run()?;
+        self.half().run_telling(Told::Own)?;
+        // Of a queued half, too, this one's own verdict: every rank has the same arrivals.
+        let verdict = self.result.landing.verdict(self.result.live.index);
+        if verdict.is_err() {
+            self.call.forget_verdict()?;
+        }
+        verdict?;
         Ok(Received { result: self.result, call: self.call })
     }
 
-    /// The receive half, on a stream.
+    /// The receive half, on a stream. Where that is not inline, [`Moe::verdict`](crate::Moe::verdict) says
+    /// whether it was refused: then nothing has been received, on any rank.
     ///
     /// # Errors
     ///
-    /// As [`receive`](Self::receive).
+    /// As [`receive`](Self::receive); [`HalfError::Capture`] on a stream that captures.
     pub fn receive_on(self, stream: &Stream) -> Result<Received<'a>, HalfError> {
-        let receive = Receive { landing: self.result.landing, slot: self.result.live.index };
-        self.call.with(receive).on(stream)?;
+        self.half().on_telling(stream, Told::Own)?;
         Ok(Received { result: self.result, call: self.call })
+    }
+
+    fn half(&self) -> Call<'a, Receive<'a>> {
+        let InUse { live, landing, .. } = &self.result;
+        let (slot, captured) = (live.index, live.is_captured);
+        self.call.with(Receive { landing, slot, captured })
     }
 }
 
 impl<'a> Captured<'a> {
-    /// The receive half, captured as well. The result is what the last launch has received, and keeps its
-    /// landing for the graph: drop it only with the graph.
+    /// The receive half, captured as well.
     ///
     /// # Errors
     ///
-    /// As [`Sent::receive`].
-    pub fn receive_on(self, stream: &Stream) -> Result<Received<'a>, HalfError> {
-        self.0.receive_on(stream)
+    /// As [`Sent::receive`]; [`HalfError::Capture`] on a stream that does not capture.
+    pub fn receive_on(self, stream: &Stream) -> Result<CapturedResult<'a>, HalfError> {
+        Ok(CapturedResult(self.0.receive_on(stream)?))
+    }
+}
+
+/// What the last launch of a graph has received. Its landing is the graph's, as long as that lives or this:
+/// no other send has it.
+#[derive(Debug)]
+pub struct CapturedResult<'a>(Received<'a>);
+
+impl<'a> Deref for CapturedResult<'a> {
+    type Target = Received<'a>;
+
+    fn deref(&self) -> &Received<'a> {
+        &self.0
     }
 }
 
@@ -257,8 +282,9 @@ impl Received<'_> {
         rows: &'b (impl AsRef<View> + ?Sized),
     ) -> Call<'b, SendBack<'b>> {
         let result = &self.result;
-        let (landing, slot, lane) = (result.landing, result.live.index, result.lane);
-        self.call.with(SendBack { landing, slot, lane, rows: rows.as_ref() })
+        let (landing, slot, captured) =
+            (result.landing, result.live.index, result.live.is_captured);
+        self.call.with(SendBack { landing, slot, captured, rows: rows.as_ref() })
     }
 
     /// The receive half of a combine: each token of this rank's send gets the sum of the rows that have come
@@ -271,9 +297,10 @@ impl Received<'_> {
         output: &'b (impl AsRef<View> + ?Sized),
     ) -> Call<'b, ReceiveBack<'b>> {
         let result = &self.result;
-        let (landing, slot, lane) = (result.landing, result.live.index, result.lane);
+        let (landing, slot, captured) =
+            (result.landing, result.live.index, result.live.is_captured);
         let (sent, output) = (result.rows, output.as_ref());
-        self.call.with(ReceiveBack { landing, slot, lane, sent, output })
+        self.call.with(ReceiveBack { landing, slot, captured, sent, output })
     }
 }
 
@@ -282,6 +309,7 @@ impl Received<'_> {
 struct Receive<'a> {
     landing: &'a Landing,
     slot: usize,
+    captured: bool,
 }
 
 /// See [`Received::send_back`].
@@ -289,7 +317,7 @@ struct Receive<'a> {
 pub struct SendBack<'a> {
     landing: &'a Landing,
     slot: usize,
-    lane: u32,
+    captured: bool,
     rows: &'a View,
 }
 
@@ -298,12 +326,23 @@ pub struct SendBack<'a> {
 pub struct ReceiveBack<'a> {
     landing: &'a Landing,
     slot: usize,
-    lane: u32,
+    captured: bool,
     sent: u64,
     output: &'a View,
 }
 
 impl Landing {
+    /// What the receive half of a landing found, by what has arrived there.
+    fn verdict(&self, slot: usize) -> Result<(), HalfError> {
+        let arrivals = self.slot(slot).arrivals.view();
+        let mut words = vec![0_u64; arrivals.count() as usize];
+        arrivals.read(&mut words).map_err(CallError::from)?;
+        let arrivals: &[Arrival] = bytemuck::cast_slice(&words);
+        let wrong = arrivals.iter().position(|arrival| arrival.finding.what != 0);
+        let Some(rank) = wrong else { return Ok(()) };
+        Ok(Refusal::told(self.group(), rank as u64 + 1, arrivals[rank].finding)?)
+    }
+
     fn routed(&self, at: &At<'_>, slot: usize) -> Routed {
         let slot = self.slot(slot);
         let [places, groups, tokens] = [slot.places.ptr(), slot.groups.ptr(), slot.tokens.ptr()];
@@ -334,6 +373,7 @@ impl Landing {
         plan: P,
         views: &[&View],
     ) -> Result<(), HalfError> {
+        self.check_lane(at.lane.index())?;
         let function = at.kept.kernels.function(operation)?;
         let records = self.mapped(at.group, self.slot(slot).records.view())?;
         let words = [at.tag, at.lane.index().into(), records.ordinal];
@@ -342,6 +382,9 @@ impl Landing {
         let keep = || -> Vec<KeepAlive> {
             let mut kept = crate::routing::keep(at, views);
             kept.push(self.keep_alive());
+            if at.stream.capture() != Capture::None {
+                kept.extend(self.live(slot).map(|live| live as KeepAlive));
+            }
             kept
         };
         // SAFETY: the kernel of the operation takes an OnHost of this plan. Its addresses are of the caller's
@@ -352,10 +395,10 @@ impl Landing {
     }
 }
 
-/// That a half is on the lane of the one before it.
-fn same_lane(at: &At<'_>, expected: u32) -> Result<(), HalfError> {
-    let found = at.lane.index();
-    if found == expected { Ok(()) } else { Err(HalfError::Lane { expected, found }) }
+/// That a half is in a capture if the send half was, and only then.
+fn same_capture(at: &At<'_>, captured: bool) -> Result<(), HalfError> {
+    let capturing = at.stream.capture() != Capture::None;
+    if capturing == captured { Ok(()) } else { Err(HalfError::Capture { capturing }) }
 }
 
 impl Exchange for Send<'_> {
@@ -389,6 +432,12 @@ impl Exchange for Send<'_> {
             tensor.counts(elements)?;
             tensor.of(types, names)?;
         }
+        let read: Vec<_> = [Some(x), Some(indices), weights, count].into_iter().flatten().collect();
+        let of_peers =
+            [Some(&slot.rows), slot.scales.as_ref(), Some(&slot.records), Some(&slot.arrivals)];
+        let written: Vec<_> =
+            of_peers.into_iter().flatten().map(|m| Named::new("landing", m.view())).collect();
+        apart(&written, &read)?;
         let sent = landing.mapped(at.group, slot.rows.view())?;
         let scales = match &slot.scales {
             Some(scales) => Some((landing.mapped(at.group, scales.view())?, scales.view())),
@@ -441,6 +490,7 @@ impl Exchange for Receive<'_> {
 
     fn launch(&self, at: &At<'_>) -> Result<(), HalfError> {
         at.check_stream()?;
+        same_capture(at, self.captured)?;
         let arrivals = self.landing.slot(self.slot).arrivals.view().ptr();
         let plan = ReceivePlan { routed: self.landing.routed(at, self.slot), arrivals };
         self.landing.launch(at, Operation::DispatchReceive, self.slot, plan, &[])
@@ -452,7 +502,7 @@ impl Exchange for SendBack<'_> {
 
     fn launch(&self, at: &At<'_>) -> Result<(), HalfError> {
         at.check_stream()?;
-        same_lane(at, self.lane)?;
+        same_capture(at, self.captured)?;
         let landing = self.landing;
         let rows = Named::new("rows", self.rows);
         landing.rows_of(at, rows)?;
@@ -476,7 +526,7 @@ impl Exchange for ReceiveBack<'_> {
 
     fn launch(&self, at: &At<'_>) -> Result<(), HalfError> {
         at.check_stream()?;
-        same_lane(at, self.lane)?;
+        same_capture(at, self.captured)?;
         let landing = self.landing;
         let output = Named::new("output", self.output);
         let found = landing.rows_of(at, output)?;

@@ -177,11 +177,13 @@ fn send_back(lane: &Lane<'_>, plan: &SendBackPlan) -> Result<(), Ended> {
     let rows = lane.follow(plan.rows, plan.row * shape.capacity)?;
     for step in 1..=shape.world {
         let source = (me + step) % shape.world;
-        let bytes = groups[source].cast_unsigned() * plan.row;
+        // Whoever wrote that, there is room for no more on either side.
+        let rows_from = u64::try_from(groups[source]).unwrap_or(0).min(shape.tokens);
+        let bytes = rows_from * plan.row;
         let landing = lane.peer(plan.peers, source, plan.offset, plan.row * shape.capacity)?;
         let part = |rank: usize| (rank as u64 * shape.tokens * plan.row) as usize;
-        // SAFETY: a rank has sent at most as many rows as there is room for, on either side; its landing is
-        // this rank's to write there in this call, which it is in, and apart from the rows.
+        // SAFETY: no more rows than a rank's place has on either side; the landing is this rank's to write
+        // there in this call, which its rank is in, and apart from the rows.
         unsafe {
             let (from, to) = (rows.add(part(source)), landing.add(part(me)));
             from.copy_to_nonoverlapping(to, bytes as usize);

@@ -5,7 +5,7 @@ pub(crate) mod host;
 mod options;
 pub(crate) mod plan;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use symmem_collectives::{CallError, faults};
@@ -13,7 +13,7 @@ use symmem_hal::types::DType;
 use symmem_hal::{KeepAlive, Wait};
 use symmem_mem::{Allocation, Failure, Group, SymmetricMemory, Tensor, View};
 
-pub use calls::{Captured, ReceiveBack, Received, SendBack, SendCall, Sent};
+pub use calls::{Captured, CapturedResult, ReceiveBack, Received, SendBack, SendCall, Sent};
 pub use options::{LandingError, LandingOptions};
 
 use crate::routing::shape::Shape;
@@ -91,6 +91,8 @@ struct Inner {
     record_bytes: u64,
     slots: [Slot; LANDINGS],
     turns: Mutex<Turns>,
+    /// That of its calls.
+    lane: OnceLock<u32>,
 }
 
 /// One landing. What is symmetric is written by peers.
@@ -106,31 +108,21 @@ struct Slot {
     tokens: Tensor<u64>,
 }
 
-/// Whose turn it is: a function of the sends before, so that it is the same on every rank.
+/// Whose turn it is: a function of the sends before and of the captured ones that are kept, which ranks make
+/// and drop alike.
 #[derive(Debug, Default)]
 struct Turns {
     /// The landing of the next send, unless that is kept by a capture.
     next: usize,
-    live: [bool; LANDINGS],
-    captured: [bool; LANDINGS],
+    live: [Weak<Live>; LANDINGS],
 }
 
-/// A landing that holds a result, until this is dropped.
+/// A landing that holds a result, until this is dropped: by whoever has the result, and by the graphs that
+/// captured it.
 #[derive(Debug)]
 struct Live {
-    landing: Landing,
     index: usize,
     is_captured: bool,
-}
-
-impl Drop for Live {
-    fn drop(&mut self) {
-        let mut turns = self.landing.0.turns.lock();
-        match self.is_captured {
-            true => turns.captured[self.index] = false,
-            false => turns.live[self.index] = false,
-        }
-    }
 }
 
 impl Landing {
@@ -153,6 +145,7 @@ impl Landing {
             record_bytes: options.record_bytes(),
             slots,
             turns: Mutex::default(),
+            lane: OnceLock::new(),
         })))
     }
 
@@ -175,25 +168,37 @@ impl Landing {
         self.0.shape.first(me)..self.0.shape.first(me + 1)
     }
 
-    /// Takes the landing whose turn it is. It is the caller's until what this returns is dropped; the turn is
-    /// passed on by [`sent`](Self::sent).
-    fn take(&self, is_captured: bool) -> Result<Live, HalfError> {
+    /// Takes the landing whose turn it is, and passes the turn on. It is the caller's until what this returns
+    /// is dropped; [`give_back`](Self::give_back) undoes it.
+    fn take(&self, is_captured: bool) -> Result<Arc<Live>, HalfError> {
         let mut turns = self.0.turns.lock();
-        let index = (0..LANDINGS).map(|i| (turns.next + i) % LANDINGS);
-        let index = index.into_iter().find(|i| !turns.captured[*i]).ok_or(HalfError::NoLanding)?;
-        if turns.live[index] {
+        let kept = |index: &usize| turns.live[*index].upgrade();
+        let mut all = (0..LANDINGS).map(|i| (turns.next + i) % LANDINGS);
+        let free = all.find(|index| kept(index).is_none_or(|live| !live.is_captured));
+        let index = free.ok_or(HalfError::NoLanding)?;
+        if kept(&index).is_some() {
             return Err(HalfError::LandingBusy);
         }
-        match is_captured {
-            true => turns.captured[index] = true,
-            false => turns.live[index] = true,
-        }
-        Ok(Live { landing: self.clone(), index, is_captured })
+        let live = Arc::new(Live { index, is_captured });
+        turns.live[index] = Arc::downgrade(&live);
+        turns.next = (index + 1) % LANDINGS;
+        Ok(live)
     }
 
-    /// A send has been issued: the next one's turn.
-    fn sent(&self, live: &Live) {
-        self.0.turns.lock().next = (live.index + 1) % LANDINGS;
+    /// A send was not issued: its landing's turn is still to come.
+    fn give_back(&self, live: &Live) {
+        self.0.turns.lock().next = live.index;
+    }
+
+    /// What keeps a landing for a graph that captures a half of it.
+    fn live(&self, index: usize) -> Option<Arc<Live>> {
+        self.0.turns.lock().live[index].upgrade()
+    }
+
+    /// That a half is on the lane of the first one: lanes put halves in order, and tell when rows have come.
+    fn check_lane(&self, found: u32) -> Result<(), HalfError> {
+        let expected = *self.0.lane.get_or_init(|| found);
+        if expected == found { Ok(()) } else { Err(HalfError::Lane { expected, found }) }
     }
 
     fn slot(&self, index: usize) -> &Slot {

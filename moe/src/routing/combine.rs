@@ -66,7 +66,7 @@ impl<'a> Combine<'a> {
         let (rows, output) = (Named::new("rows", self.rows), Named::new("output", self.output));
         self.read().chain([output]).try_for_each(|tensor| tensor.check(at.group))?;
         let (found, row) = output.rows()?;
-        let least = self.routing.rows()?;
+        let least = self.routing.rows(at)?;
         if found < least {
             return Err(TensorMismatch::TooFewRows { what: "output", least, found }.into());
         }
@@ -81,7 +81,7 @@ impl<'a> Combine<'a> {
                 return Err(RoutedError::WeightsByRank);
             }
             let weights = Named::new("weights", weights);
-            weights.counts(found * shape.choices as u64)?;
+            weights.counts(found.saturating_mul(shape.choices as u64))?;
             weights.of(&[DType::F32], "f32")?;
         }
         let read: arrayvec::ArrayVec<_, 2> = self.read().collect();
@@ -111,6 +111,7 @@ impl Exchange for Combine<'_> {
     #[allow(unsafe_code, reason = "launches a kernel")]
     fn launch(&self, at: &At<'_>) -> Result<(), RoutedError> {
         at.check_stream()?;
+        self.routing.check_lane(at)?;
         let (plan, signature) = self.plan(at)?;
         let operation = Operation::Combine;
         let function = at.kept.kernels.function(operation)?;

@@ -1,7 +1,5 @@
 //! Tokens to the ranks of their experts.
 
-use std::sync::atomic::Ordering;
-
 use arrayvec::ArrayVec;
 use symmem_collectives::CallError;
 use symmem_collectives::numerics::BlockQuantiser;
@@ -171,7 +169,7 @@ impl<'a> Dispatch<'a> {
     }
 
     /// Rows of the sources.
-    fn rows(&self) -> Result<u64, RoutedError> {
+    fn rows(&self, at: &At<'_>) -> Result<u64, RoutedError> {
         let shape = &self.routing.0.shape;
         let mut rows = None;
         for (i, (source, _)) in self.payloads.iter().flatten().enumerate() {
@@ -186,11 +184,11 @@ impl<'a> Dispatch<'a> {
         match self.indices {
             Some(indices) => {
                 let indices = Named::new("indices", indices);
-                indices.counts(found * shape.choices as u64)?;
+                indices.counts(found.saturating_mul(shape.choices as u64))?;
                 indices.of(&[DType::I32, DType::I64], "i32 or i64")?;
             }
             None => {
-                let least = self.routing.rows()?;
+                let least = self.routing.rows(at)?;
                 if found < least {
                     return Err(TensorMismatch::TooFewRows { what, least, found }.into());
                 }
@@ -198,7 +196,7 @@ impl<'a> Dispatch<'a> {
         }
         if let Some(weights) = self.weights {
             let weights = Named::new("weights", weights);
-            weights.counts(found * shape.choices as u64)?;
+            weights.counts(found.saturating_mul(shape.choices as u64))?;
             weights.of(&[DType::F32], "f32")?;
         }
         if let Some(count) = self.count {
@@ -267,11 +265,12 @@ impl<'a> Dispatch<'a> {
         let mut rows = 0;
         for (i, (source, _)) in self.payloads.iter().flatten().enumerate() {
             let (_, row) = Named::new(SOURCES[i], source).rows()?;
-            rows += shape.tokens * row * source.dtype().size() as u64 + 16;
+            let bytes = row.saturating_mul(source.dtype().size() as u64);
+            rows = shape.tokens.saturating_mul(bytes).saturating_add(rows).saturating_add(16);
         }
         let choices = shape.tokens * shape.choices as u64;
-        let needed =
-            8 * shape.words() as u64 + choices * (4 + indices.dtype().size() as u64) + 16 + rows;
+        let needed = 8 * shape.words() as u64 + choices * (4 + indices.dtype().size() as u64) + 16;
+        let needed = needed.saturating_add(rows);
         let room = 2 * at.lane.layout().chunk_capacity().get();
         if self.route == Route::Gathered {
             let error = RoutedError::TooLargeToGather { needed, room };
@@ -282,19 +281,25 @@ impl<'a> Dispatch<'a> {
     }
 
     fn plan(&self, at: &At<'_>) -> Result<(DispatchPlan, Signature), RoutedError> {
+        let is_plain = self.weights.is_none() && self.count.is_none() && self.route == Route::Auto;
+        if self.indices.is_none() && !is_plain {
+            return Err(RoutedError::Resend);
+        }
         if self.has_too_many {
             return Err(RoutedError::TooManyPayloads { most: PAYLOADS });
         }
         let (read, written) = self.tensors();
         read.iter().chain(&written).try_for_each(|tensor| tensor.check(at.group))?;
-        let source_rows = self.rows()?;
+        let source_rows = self.rows(at)?;
         let records = self.routing.mapped()?;
         let shows = self.shows(at)?;
         let kind = u64::from(self.indices.is_some()) | u64::from(shows) << 1;
         // Where indices are shown, they are of one type.
         let index = self.indices.filter(|_| shows).map_or(0, |view| view.dtype().size() as u64);
         let has_weights = u64::from(self.weights.is_some());
-        let kind = kind | has_weights << 2 | index << 3;
+        let payloads = self.payloads.iter().flatten().count() as u64;
+        let quantised = u64::from(self.scales.is_some());
+        let kind = kind | has_weights << 2 | quantised << 3 | index << 4 | payloads << 8;
         let mut words = vec![at.tag, at.lane.index().into(), records.ordinal, kind];
         let mut payloads = [bytemuck::Zeroable::zeroed(); PAYLOADS];
         for (i, payload) in payloads.iter_mut().enumerate() {
@@ -330,6 +335,7 @@ impl Exchange for Dispatch<'_> {
     #[allow(unsafe_code, reason = "launches a kernel")]
     fn launch(&self, at: &At<'_>) -> Result<(), RoutedError> {
         at.check_stream()?;
+        self.routing.check_lane(at)?;
         let (plan, signature) = self.plan(at)?;
         let operation = Operation::Dispatch;
         let function = at.kept.kernels.function(operation)?;
@@ -349,7 +355,7 @@ impl Exchange for Dispatch<'_> {
         unsafe { at.lane.issue(issue, |lane| OnHost { lane, plan }, keep) }
             .map_err(failed::<RoutedError>)?;
         if self.indices.is_some() {
-            self.routing.0.rows.store(1 + plan.source_rows, Ordering::Release);
+            self.routing.dispatched(at, plan.source_rows);
         }
         Ok(())
     }

@@ -7,13 +7,13 @@ mod options;
 pub(crate) mod plan;
 pub(crate) mod shape;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use symmem_collectives::{CallError, faults};
 use symmem_hal::Wait;
 use symmem_hal::types::{Rank, RankSet};
-use symmem_hal::{DevicePtr, Fault, KeepAlive, Kind};
+use symmem_hal::{Capture, DevicePtr, Fault, KeepAlive, Kind};
 use symmem_mem::{
     Completion, Failure, Group, RendezvousError, SymmetricMemory, Tensor, TensorError, View,
     ViewError,
@@ -85,6 +85,21 @@ pub enum RoutedError {
         "nothing has been dispatched with this routing: there is nothing to send again, nor to combine"
     )]
     NotDispatched,
+    /// Who goes where was decided by the dispatch.
+    #[error(
+        "a resend goes where the dispatch has sent its tokens: it takes no weights, no count, no route"
+    )]
+    Resend,
+    /// Calls of a routing are on one lane, which puts them in order.
+    #[error(
+        "a call on lane {found} of a routing whose calls are on lane {expected}: all of them are on one lane"
+    )]
+    Lane {
+        /// The lane of the first call.
+        expected: u32,
+        /// The lane of this one.
+        found: u32,
+    },
     /// One dispatch carries so many tensors.
     #[error("more than {most} tensors in one dispatch")]
     TooManyPayloads {
@@ -146,6 +161,10 @@ struct Inner {
     tokens: Tensor<u64>,
     /// 1 + rows of the tensors of the last dispatch that was issued; 0 before any.
     rows: AtomicU64,
+    /// Whether a dispatch was captured.
+    captured: AtomicBool,
+    /// That of its calls.
+    lane: OnceLock<u32>,
 }
 
 impl Routing {
@@ -176,6 +195,8 @@ impl Routing {
             groups,
             tokens,
             rows: AtomicU64::new(0),
+            captured: AtomicBool::new(false),
+            lane: OnceLock::new(),
         })))
     }
 
@@ -245,9 +266,31 @@ impl Routing {
     }
 
     /// Rows of the last dispatch that was issued.
-    fn rows(&self) -> Result<u64, RoutedError> {
+    ///
+    /// Where graphs have a part in it, nobody here knows which dispatch will have been the last: then as many as
+    /// there can be.
+    fn rows(&self, at: &At<'_>) -> Result<u64, RoutedError> {
+        let is_captured = at.stream.capture() != Capture::None;
+        if is_captured || self.0.captured.load(Ordering::Acquire) {
+            return Ok(self.0.shape.tokens);
+        }
         let rows = self.0.rows.load(Ordering::Acquire);
         rows.checked_sub(1).ok_or(RoutedError::NotDispatched)
+    }
+
+    /// A dispatch of so many rows was issued.
+    fn dispatched(&self, at: &At<'_>, rows: u64) {
+        match at.stream.capture() {
+            Capture::None => self.0.rows.store(1 + rows, Ordering::Release),
+            _ => self.0.captured.store(true, Ordering::Release),
+        }
+    }
+
+    /// That a call is on the lane of the first one: which of several lanes was last, nobody would know.
+    fn check_lane(&self, at: &At<'_>) -> Result<(), RoutedError> {
+        let found = at.lane.index();
+        let expected = *self.0.lane.get_or_init(|| found);
+        if expected == found { Ok(()) } else { Err(RoutedError::Lane { expected, found }) }
     }
 
     fn mapped(&self) -> Result<Mapped, TensorMismatch> {
@@ -275,7 +318,7 @@ pub(crate) fn routed(
         places,
         groups,
         tokens,
-        status: at.kept.status.record(at.lane.index()),
+        status: at.status,
         experts: shape.experts as u64,
         max_tokens: shape.tokens,
         capacity: shape.capacity,
@@ -306,8 +349,12 @@ pub(crate) fn origins(
     let stride = record_bytes as usize / 8;
     let mut origins = Vec::new();
     for (count, start) in counts.iter().zip(starts) {
-        for row in *start as usize..(start + count) as usize {
-            let words = &raw[row * stride..][..size_of::<Record>() / 8];
+        let [start, count] = [start, count].map(|n| usize::try_from(*n).unwrap_or(0));
+        for row in start..start.saturating_add(count) {
+            // In the middle of a dispatch the numbers may be of two.
+            let all =
+                row.checked_mul(stride).and_then(|at| raw.get(at..at + size_of::<Record>() / 8));
+            let Some(words) = all else { break };
             let record: Record = bytemuck::pod_read_unaligned(bytemuck::cast_slice(words));
             // A row in the middle of a dispatch may have any record.
             let Ok(source) = group.rank_at(record.source as usize) else { continue };

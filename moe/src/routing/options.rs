@@ -70,9 +70,10 @@ impl RoutingOptions {
         }
         let ranks = world as u64;
         let capacity = match layout {
+            Layout::Compact { align } if align >= MOST_ROWS => None,
             Layout::Compact { .. } => match self.capacity {
                 Some(rows) => Some(rows),
-                None => (ranks * tokens).checked_mul(choices as u64),
+                None => ranks.checked_mul(tokens).and_then(|all| all.checked_mul(choices as u64)),
             },
             _ if self.capacity.is_some() => return Err(RoutingOptionsError::Capacity { layout }),
             Layout::Padded { rows } => rows.checked_mul(experts.div_ceil(world) as u64),

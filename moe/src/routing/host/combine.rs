@@ -9,7 +9,8 @@ use symmem_sync::protocol::Peers;
 
 use super::super::plan::{CombinePlan, NOWHERE, RANK_SHIFT};
 use super::super::shape::Shape;
-use crate::host::{Lane, read_word};
+use crate::host::{Lane, read_word, record};
+use crate::verdict::Finding;
 
 pub(super) fn combine(lane: &Lane<'_>, plan: &CombinePlan) -> Result<(), Ended> {
     let shape = plan.routed.shape(lane.world());
@@ -41,7 +42,12 @@ pub(crate) fn sum(
     shape: Shape,
     rows: &[*const u8],
 ) -> Result<(), Ended> {
-    let tokens = read_word(lane, plan.routed.tokens)?.min(plan.output_rows) as usize;
+    let found = read_word(lane, plan.routed.tokens)?;
+    let tokens = found.min(plan.output_rows) as usize;
+    if found > plan.output_rows {
+        let finding = Finding::new(Finding::TOKENS, 0, found, plan.output_rows);
+        record(lane, plan.routed.status, Some((lane.me(), finding)), 0)?;
+    }
     let dtype = u8::try_from(plan.dtype).ok().and_then(DType::from_code).ok_or(Ended)?;
     let adder = WeightedSum::new(dtype).map_err(|_| Ended)?;
     let (count, row) = (plan.count as usize, plan.row() as usize);

@@ -73,7 +73,12 @@ impl Dispatch<'_> {
     /// Sends other rows of the same tokens.
     fn again(&self) -> Result<(), Ended> {
         let (lane, plan) = (self.lane, self.plan);
-        let tokens = read_word(lane, plan.routed.tokens)?.min(plan.source_rows);
+        let found = read_word(lane, plan.routed.tokens)?;
+        let tokens = found.min(plan.source_rows);
+        if found > tokens {
+            let finding = Finding::new(Finding::TOKENS, 0, found, tokens);
+            record(lane, plan.routed.status, Some((self.me, finding)), 0)?;
+        }
         if lane.world() == 1 {
             self.send(tokens, false)?;
             return self.spread();
@@ -165,7 +170,7 @@ impl Dispatch<'_> {
                     continue;
                 }
                 let row = next[bin];
-                next[bin] += 1;
+                next[bin] = row.saturating_add(1);
                 let place = (owner as u64) << RANK_SHIFT | row;
                 places.set(at, if row < ends[bin] { place } else { NOWHERE });
             }
@@ -279,8 +284,11 @@ impl Dispatch<'_> {
             crate::host::read_words(lane, plan.routed.groups, 2 * count)?;
         let records = lane.follow(plan.records, plan.record_bytes * shape.capacity)?;
         for group in 0..count {
-            let (rows, start) = (groups[group] as usize, groups[count + group] as usize);
-            for row in start..start + rows {
+            // Whoever wrote that, there are no more rows.
+            let [rows, start] =
+                [group, count + group].map(|at| u64::try_from(groups[at]).unwrap_or(0));
+            let end = start.saturating_add(rows).min(shape.capacity);
+            for row in start as usize..end.max(start) as usize {
                 let record =
                     records.wrapping_add(row * plan.record_bytes as usize).cast::<Record>();
                 // SAFETY: every kept row has a record, stored before the step of its writer that was

@@ -27,8 +27,8 @@ impl Shown {
         let mut at = (weights + choices * 4).next_multiple_of(16);
         let mut rows = SmallVec::from_iter([at]);
         for payload in work.payloads() {
-            at += (shape.tokens * payload.source_row) as usize;
-            rows.push(at.next_multiple_of(16));
+            at = (at + (shape.tokens * payload.source_row) as usize).next_multiple_of(16);
+            rows.push(at);
         }
         Shown { indices, weights, rows }
     }
@@ -140,7 +140,7 @@ impl Dispatch<'_> {
                     }
                     let (row, end) = &mut next[source * bins + shape.bin(expert) - first];
                     let to = *row;
-                    *row += 1;
+                    *row = to.saturating_add(1);
                     if to >= *end {
                         continue;
                     }
