@@ -62,12 +62,15 @@ template <u32 BITS, u32 MANTISSA, u32 BIAS, u32 OVERFLOW, bool INFINITE> struct 
 };
 
 // Whether two floats of 16 bits are converted at once.
-#ifdef SYMMEM_HIP
+#if defined(SYMMEM_HIP) || defined(SYMMEM_SOFT_FLOATS)
 __device__ constexpr bool NARROWS_PAIRS = false;
 #else
 __device__ constexpr bool NARROWS_PAIRS = true;
 #endif
 
+#ifdef SYMMEM_SOFT_FLOATS
+using Half = Minifloat<16, 10, 15, 0x7c00, true>;
+#else
 struct Half {
 #ifdef SYMMEM_HIP
   static SYMMEM_FN float widen(u32 code) { return (float)__builtin_bit_cast(_Float16, (u16)code); }
@@ -94,10 +97,11 @@ struct Half {
   }
 #endif
 };
+#endif
 
 struct BFloat {
   static SYMMEM_FN float widen(u32 code) { return float_of(code << 16); }
-#ifdef SYMMEM_HIP
+#if defined(SYMMEM_HIP) || defined(SYMMEM_SOFT_FLOATS)
   static SYMMEM_FN u32 narrow(float value) {
     u32 bits = bits_of(value), rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fff : rounded;

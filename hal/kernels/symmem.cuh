@@ -73,8 +73,12 @@ SYMMEM_FN void block_sync() {
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
-// The 32 threads of a warp come here before one goes on; they are in one wave.
-SYMMEM_FN void warp_sync() { __builtin_amdgcn_wave_barrier(); }
+// The 32 threads of a warp come here before one goes on, and see what they have stored; they are in one wave.
+SYMMEM_FN void warp_sync() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}
 // What the thread of that index in its warp says. All 32 come here.
 SYMMEM_FN u32 warp_read(u32 mine, u32 thread) {
   return __builtin_amdgcn_ds_bpermute((thread_index() % 64 / 32 * 32 + thread) * 4, mine);
@@ -85,7 +89,7 @@ SYMMEM_FN u32 block_index() { return blockIdx.x; }
 SYMMEM_FN u32 block_size() { return blockDim.x; }
 SYMMEM_FN u32 grid_size() { return gridDim.x; }
 SYMMEM_FN void block_sync() { __syncthreads(); }
-// The 32 threads of a warp come here before one goes on.
+// The 32 threads of a warp come here before one goes on, and see what they have stored.
 SYMMEM_FN void warp_sync() { __syncwarp(); }
 // Whether all of them say so. All get the same answer.
 SYMMEM_FN bool warp_all(bool mine) { return __all_sync(~0u, mine); }
@@ -99,6 +103,15 @@ SYMMEM_FN u64 warp_read(u64 mine, u32 thread) {
 
 // A variable of a block, that its threads share: one a kernel.
 #define SYMMEM_SHARED(type, name) __shared__ type name
+
+// Adds to a word of such a variable, which several threads do at once.
+SYMMEM_FN void shared_add(u32* at, u32 value) {
+#ifdef SYMMEM_HIP
+  __hip_atomic_fetch_add(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+#else
+  asm volatile("red.relaxed.cta.add.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+#endif
+}
 
 // A kernel's arguments lie in memory of constants that no multiprocessor has at hand when the kernel starts:
 // reads of every 64 bytes a word, all at once and before anything is awaited, so that no later use waits.

@@ -7,7 +7,7 @@
 #ifndef SYMMEM_VDEV_CUH
 #define SYMMEM_VDEV_CUH
 
-#include "payload.cuh"
+#include "messages.cuh"
 
 namespace symmem {
 
@@ -33,22 +33,7 @@ struct alignas(16) Vdev {
 
 namespace vdev {
 
-// What became of a call. The host reads it, and clears `rank`.
-struct alignas(16) Status {
-  u64 rank;  // 1 + the rank that it is about, written last
-  u64 what, value, limit;
-  u64 dropped;  // rows so far
-};
-
-// Why nothing moves.
-struct Finding {
-  u64 what, value, limit;
-};
-constexpr u64 OVERFLOW = 1, NEGATIVE = 2, PAST_INPUT = 3, OUTSIDE_INPUT = 4;
-SYMMEM_FN Finding finding(u64 code, u64 index, u64 value, u64 limit) { return Finding{code | index << 8, value, limit}; }
-
-// A message's words: capacity and finding, then the splits.
-constexpr u32 HEAD = 4;
+using namespace messages;
 
 // Rows for one bin of one rank.
 struct alignas(16) Entry {
@@ -57,13 +42,6 @@ struct alignas(16) Entry {
   u64 bytes;  // of those that are kept
   u64 first;  // pieces of the bins before
 };
-
-// Bytes that a warp moves at a time.
-constexpr u32 PIECE = 2048;
-
-constexpr u64 NOTHING = ~0ull;
-
-constexpr u32 MOST_WARPS = 9;
 
 // What a block has at hand of messages and entries, where all of them fit.
 constexpr u32 SHARED_WORDS = 3072, SHARED_ENTRIES = 640;
@@ -77,69 +55,26 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= 48 << 10, "what every device has");
 
-// ------------------------------------------------------------------------------------- sums
-
-// Those of rows saturate: no output has room for as many.
-SYMMEM_FN u64 add(u64 a, u64 b) { return a + b < a ? ~0ull : a + b; }
-SYMMEM_FN u64 least(u64 a, u64 b) { return a < b ? a : b; }
-SYMMEM_FN u64 most(u64 a, u64 b) { return a > b ? a : b; }
-
-SYMMEM_FN u32 warp_index() { return thread_index() / 32; }
-SYMMEM_FN u32 warp_thread() { return thread_index() % 32; }
-
-// Of the values of a warp's threads, by all of them.
-template <class Join> SYMMEM_FN u64 of_warp(u64 mine, Join join) {
-#pragma unroll
-  for (u32 step = 1; step < 32; step *= 2) mine = join(mine, warp_read(mine, warp_thread() ^ step));
-  return mine;
-}
-// The sum of the values of the threads before this one, and of all.
-SYMMEM_FN u64 sum_before(u64 mine, u64& all) {
-  const u32 t = warp_thread();
-#pragma unroll
-  for (u32 step = 1; step < 32; step *= 2) {
-    const u64 lower = warp_read(mine, t < step ? t : t - step);
-    if (t >= step) mine = add(mine, lower);
-  }
-  all = warp_read(mine, 31);
-  const u64 before = warp_read(mine, t == 0 ? 0 : t - 1);
-  return t == 0 ? 0 : before;
-}
-
 // --------------------------------------------------------------------------------- messages
 
-// What the ranks have told each other.
-struct Matrix {
+// What the ranks have told each other: capacities and findings, then splits.
+struct Matrix : Messages<Matrix> {
   const Vdev& p;
   Shared& shared;
-  u32 parity;
-  u32 world, me, minor;
-  u32 splits, words;  // of a rank
-  bool staged;        // whether messages are too long for packets
-  bool cached;        // whether all are in `shared`: else those of peers are in staging
-  Finding own;
+  u32 minor;
+  u32 splits;  // of a rank
+  Finding wrong;
 
   SYMMEM_FN Matrix(const Vdev& p, Shared& shared)
-      : p(p), shared(shared), parity(0), world(p.lane.world), me(p.lane.rank), minor(p.minor), splits(world * minor),
-        words(HEAD + splits), staged(words > p.lane.packet_count), cached(!staged && (u64)world * words <= SHARED_WORDS), own{} {}
+      : Messages(p.lane, HEAD + p.lane.world * p.minor, shared.words, SHARED_WORDS), p(p), shared(shared), minor(p.minor),
+        splits(words - HEAD), wrong{} {}
 
   SYMMEM_FN u64 own_split(u32 i) const { return load_element<u64>(pointer<u64>(p.in_splits) + i); }
 
   // Of this rank's message. Of wrong splits none counts.
   SYMMEM_FN u64 own_word(u32 i) const {
-    if (i >= HEAD) return own.what != 0 ? 0 : own_split(i - HEAD);
-    return i == 0 ? p.capacity : i == 1 ? own.what : i == 2 ? own.value : own.limit;
-  }
-  SYMMEM_FN u64* staged_words(u32 source) const { return pointer<u64>(staging_from(p.lane, parity, source)); }
-
-  SYMMEM_FN u64 word(u32 source, u32 i) const {
-    if (cached) return shared.words[source * words + i];
-    return source == me ? own_word(i) : load_element<u64>(staged_words(source) + i);
-  }
-  // By every block the same, where they are not shared.
-  SYMMEM_FN void keep(u32 source, u32 i, u64 value) const {
-    if (cached) shared.words[source * words + i] = value;
-    else if (source != me) store_element<u64>(staged_words(source) + i, value);
+    if (i >= HEAD) return wrong.what != 0 ? 0 : own_split(i - HEAD);
+    return i == 0 ? p.capacity : i == 1 ? wrong.what : i == 2 ? wrong.value : wrong.limit;
   }
 
   SYMMEM_FN u64 capacity(u32 rank) const { return word(rank, 0); }
@@ -238,8 +173,6 @@ template <class Each> SYMMEM_FN u64 place(const Matrix& m, u32 target, Each each
   }
   return of_warp(needed, most);
 }
-
-SYMMEM_FN u64 kept_rows(u64 rows, u64 at, u64 capacity) { return at < capacity ? least(rows, capacity - at) : 0; }
 
 // Makes the entries of a target, by the threads of a warp, bin by bin.
 struct Entries {

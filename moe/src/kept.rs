@@ -55,7 +55,7 @@ impl Kernels {
         match self {
             Kernels::Cpu(_) => Ok(()),
             #[cfg(feature = "cuda")]
-            Kernels::Gpu(kernels) => Ok(kernels.all_to_all_vdev(true).map(|_| ())?),
+            Kernels::Gpu(kernels) => Ok(kernels.prepare()?),
         }
     }
 

@@ -9,15 +9,21 @@ use symmem_mem::call::{Operation, Signature};
 use symmem_sync::{Capacities, Issue};
 
 use super::plan::GpuPlan;
-use super::units::Kernels;
+use super::units::{Kernel, Kernels};
 use crate::all_to_all_vdev::{AllToAllVdevError, HEAD, Vdev};
 use crate::call::{At, failed};
 
-/// Threads of a block: eight warps that move rows, and one that exchanges headers and flags.
-const THREADS: u32 = 288;
+/// Warps of a block that move rows.
+pub(super) const WORKERS: u64 = 8;
+
+/// Threads of a block: of those warps, and one that exchanges headers and flags.
+pub(super) const THREADS: u32 = 32 * (WORKERS as u32 + 1);
 
 /// Bytes of output for which there is a block. Its warps have two pieces each then.
-const SHARE: u64 = 32 << 10;
+pub(super) const SHARE: u64 = 32 << 10;
+
+/// What an operation says in a capture whose kernels were never loaded.
+pub(super) const NOT_PREPARED: &str = "call prepare_moe before the capture";
 
 /// Bytes of an entry in staging: where the rows for one bin of one rank go.
 const ENTRY: u64 = 32;
@@ -46,9 +52,8 @@ pub(crate) fn launch(
         return Err(AllToAllVdevError::TooManySplits { splits, most });
     }
     let may_load = at.stream.capture() == Capture::None;
-    let function = kernels.all_to_all_vdev(may_load).map_err(CallError::from)?;
-    let hint = "call prepare_moe before the capture";
-    let function = function.ok_or(Failure::NotPrepared(hint))?;
+    let function = kernels.get(Kernel::ALL_TO_ALL_VDEV, may_load).map_err(CallError::from)?;
+    let function = function.ok_or(Failure::NotPrepared(NOT_PREPARED))?;
     let blocks = blocks(room.get(), at.lane.max_grid());
     let grid = Grid { blocks, threads: THREADS, dependent: true, ..Grid::default() };
     let issue = Issue { stream: at.stream, wait: at.wait, function, operation, signature };

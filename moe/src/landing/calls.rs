@@ -14,6 +14,10 @@ use symmem_sync::{Issue, Lane};
 use super::plan::{Arrival, ReceiveBackPlan, ReceivePlan, SendBackPlan, SendPlan};
 use super::{HalfError, Landing, Live, Slot};
 use crate::call::{At, Call, Exchange, Told, failed};
+#[cfg(feature = "cuda")]
+use crate::gpu;
+#[cfg(feature = "cuda")]
+use crate::kept::Kernels;
 use crate::routing::plan::{CombinePlan, OnHost, Payload, Routed};
 use crate::routing::{Chosen, Origin, chosen, origins, routed};
 use crate::tensors::{Named, TensorMismatch, apart};
@@ -346,7 +350,7 @@ impl Landing {
     fn routed(&self, at: &At<'_>, slot: usize) -> Routed {
         let slot = self.slot(slot);
         let [places, groups, tokens] = [slot.places.ptr(), slot.groups.ptr(), slot.tokens.ptr()];
-        routed(at, &self.0.shape, [places, groups, tokens])
+        routed(at, &self.0.shape, [places, groups, tokens, DevicePtr::NULL])
     }
 
     fn mapped(&self, group: &Group, view: &View) -> Result<crate::tensors::Mapped, TensorMismatch> {
@@ -374,11 +378,9 @@ impl Landing {
         views: &[&View],
     ) -> Result<(), HalfError> {
         self.check_lane(at.lane.index())?;
-        let function = at.kept.kernels.function(operation)?;
         let records = self.mapped(at.group, self.slot(slot).records.view())?;
         let words = [at.tag, at.lane.index().into(), records.ordinal];
         let signature = Signature::new(operation, Some(self.0.dtype), None, &words);
-        let issue = Issue { stream: at.stream, wait: at.wait, function, operation, signature };
         let keep = || -> Vec<KeepAlive> {
             let mut kept = crate::routing::keep(at, views);
             kept.push(self.keep_alive());
@@ -387,6 +389,14 @@ impl Landing {
             }
             kept
         };
+        #[cfg(feature = "cuda")]
+        if let Kernels::Gpu(kernels) = &at.kept.kernels {
+            let (shape, row) = (&self.0.shape, self.0.row * self.0.dtype.size() as u64);
+            let call = gpu::Calling { kernels, at, signature };
+            return gpu::half(&call, operation, shape, row, plan, keep);
+        }
+        let function = at.kept.kernels.function(operation)?;
+        let issue = Issue { stream: at.stream, wait: at.wait, function, operation, signature };
         // SAFETY: the kernel of the operation takes an OnHost of this plan. Its addresses are of the caller's
         // views and of the landing's own, of as many bytes as it says, which `keep` holds for a queued or
         // captured launch and this call for any other, with the mappings of peers' memory, which the landing
@@ -455,7 +465,7 @@ impl Exchange for Send<'_> {
             source_row: inner.row * size(self.x),
             row: inner.row * size(slot.rows.view()),
             dtype,
-            reserved: 0,
+            reserved: [0; 3],
             scales: scales.map_or(DevicePtr::NULL, |(_, view)| view.ptr()),
             scale_peers: scales.map_or(DevicePtr::NULL, |(mapped, _)| mapped.peers),
             scale_offset: scales.map_or(0, |(mapped, _)| mapped.offset),
@@ -492,7 +502,8 @@ impl Exchange for Receive<'_> {
         at.check_stream()?;
         same_capture(at, self.captured)?;
         let arrivals = self.landing.slot(self.slot).arrivals.view().ptr();
-        let plan = ReceivePlan { routed: self.landing.routed(at, self.slot), arrivals };
+        let plan =
+            ReceivePlan { routed: self.landing.routed(at, self.slot), arrivals, reserved: 0 };
         self.landing.launch(at, Operation::DispatchReceive, self.slot, plan, &[])
     }
 }
@@ -545,9 +556,9 @@ impl Exchange for ReceiveBack<'_> {
             output_rows: found,
             weights: DevicePtr::NULL,
             dtype: landing.0.dtype.code().into(),
-            reserved: 0,
+            reserved: [0; 3],
         };
-        let plan = ReceiveBackPlan { combine, rows: back.ptr() };
+        let plan = ReceiveBackPlan { combine, rows: back.ptr(), reserved: 0 };
         landing.launch(at, Operation::CombineReceive, self.slot, plan, &[self.output])
     }
 }

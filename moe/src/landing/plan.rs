@@ -46,6 +46,7 @@ pub(crate) struct ReceivePlan {
     pub routed: Routed,
     /// This rank's [`Arrival`]s, by source.
     pub arrivals: DevicePtr,
+    pub reserved: u64,
 }
 
 /// The send half of a combine.
@@ -70,4 +71,5 @@ pub(crate) struct ReceiveBackPlan {
     pub combine: CombinePlan,
     /// Where rows have come back, by the rank that they come from.
     pub rows: DevicePtr,
+    pub reserved: u64,
 }

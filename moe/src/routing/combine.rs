@@ -11,6 +11,10 @@ use symmem_sync::Issue;
 use super::plan::{CombinePlan, OnHost};
 use super::{RoutedError, Routing, keep};
 use crate::call::{At, Call, Exchange, failed};
+#[cfg(feature = "cuda")]
+use crate::gpu;
+#[cfg(feature = "cuda")]
+use crate::kept::Kernels;
 use crate::tensors::{Named, TensorMismatch, apart};
 
 /// Experts' rows come back to the ranks of their tokens and are summed there; see [`Routing::combine`].
@@ -96,7 +100,7 @@ impl<'a> Combine<'a> {
             output_rows: found,
             weights: self.weights.map_or(DevicePtr::NULL, View::ptr),
             dtype: rows.view.dtype().code().into(),
-            reserved: 0,
+            reserved: [0; 3],
         };
         let words =
             [at.tag, at.lane.index().into(), records.ordinal, mapped.ordinal, mapped.offset, row];
@@ -113,16 +117,20 @@ impl Exchange for Combine<'_> {
         at.check_stream()?;
         self.routing.check_lane(at)?;
         let (plan, signature) = self.plan(at)?;
-        let operation = Operation::Combine;
-        let function = at.kept.kernels.function(operation)?;
-        let (stream, wait) = (at.stream, at.wait);
-        let issue = Issue { stream, wait, function, operation, signature };
         let keep = || -> Vec<KeepAlive> {
             let views: Vec<_> = self.read().map(|named| named.view).chain([self.output]).collect();
             let mut kept = keep(at, &views);
             kept.push(self.routing.keep_alive());
             kept
         };
+        #[cfg(feature = "cuda")]
+        if let Kernels::Gpu(kernels) = &at.kept.kernels {
+            return gpu::combine(&gpu::Calling { kernels, at, signature }, &plan, keep);
+        }
+        let operation = Operation::Combine;
+        let function = at.kept.kernels.function(operation)?;
+        let (stream, wait) = (at.stream, at.wait);
+        let issue = Issue { stream, wait, function, operation, signature };
         // SAFETY: the kernel takes an OnHost<CombinePlan>. Its addresses are of the caller's views and of the
         // routing's own, of as many bytes as it says, which `keep` holds for a queued or captured launch and
         // this call for any other, with the mappings of peers' memory.

@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 use symmem_collectives::CallError;
 use symmem_collectives::numerics::BlockQuantiser;
-use symmem_hal::types::DType;
+use symmem_hal::types::{BackendKind, DType};
 use symmem_hal::{DevicePtr, KeepAlive};
 use symmem_mem::View;
 use symmem_mem::call::{Operation, Signature};
@@ -13,6 +13,10 @@ use super::plan::{DispatchPlan, OnHost, PAYLOADS, Payload};
 use super::{RoutedError, Routing, keep};
 use crate::all_to_all_vdev::Overflow;
 use crate::call::{At, Call, Exchange, failed};
+#[cfg(feature = "cuda")]
+use crate::gpu;
+#[cfg(feature = "cuda")]
+use crate::kept::Kernels;
 use crate::tensors::{Named, TensorMismatch, apart};
 
 /// How rows come to their ranks. All have the same result.
@@ -26,7 +30,7 @@ pub enum Route {
     /// that it goes to.
     Direct,
     /// All ranks show each other all their tokens, and each takes what is for its experts: one exchange instead
-    /// of two, of more bytes.
+    /// of two, of more bytes. On CPUs alone.
     Gathered,
 }
 
@@ -227,7 +231,7 @@ impl<'a> Dispatch<'a> {
             source_row: row * size(&source),
             row: row * size(&target),
             dtype: 0,
-            reserved: 0,
+            reserved: [0; 3],
             scales: DevicePtr::NULL,
             scale_peers: DevicePtr::NULL,
             scale_offset: 0,
@@ -261,6 +265,10 @@ impl<'a> Dispatch<'a> {
         let Some(indices) = self.indices.filter(|_| self.route != Route::Direct) else {
             return Ok(false);
         };
+        if at.group.device().kind() == BackendKind::Cuda {
+            let is_asked = self.route == Route::Gathered;
+            return if is_asked { Err(RoutedError::NotGathered) } else { Ok(false) };
+        }
         let (shape, world) = (&self.routing.0.shape, at.group.size());
         let mut rows = 0;
         for (i, (source, _)) in self.payloads.iter().flatten().enumerate() {
@@ -337,10 +345,6 @@ impl Exchange for Dispatch<'_> {
         at.check_stream()?;
         self.routing.check_lane(at)?;
         let (plan, signature) = self.plan(at)?;
-        let operation = Operation::Dispatch;
-        let function = at.kept.kernels.function(operation)?;
-        let (stream, wait) = (at.stream, at.wait);
-        let issue = Issue { stream, wait, function, operation, signature };
         let keep = || -> Vec<KeepAlive> {
             let (read, written) = self.tensors();
             let mut views: Vec<_> = read.iter().chain(&written).map(|t| t.view).collect();
@@ -349,14 +353,27 @@ impl Exchange for Dispatch<'_> {
             kept.push(self.routing.keep_alive());
             kept
         };
+        let dispatched = || {
+            if self.indices.is_some() {
+                self.routing.dispatched(at, plan.source_rows);
+            }
+        };
+        #[cfg(feature = "cuda")]
+        if let Kernels::Gpu(kernels) = &at.kept.kernels {
+            gpu::dispatch(&gpu::Calling { kernels, at, signature }, &plan, keep)?;
+            dispatched();
+            return Ok(());
+        }
+        let operation = Operation::Dispatch;
+        let function = at.kept.kernels.function(operation)?;
+        let (stream, wait) = (at.stream, at.wait);
+        let issue = Issue { stream, wait, function, operation, signature };
         // SAFETY: the kernel takes an OnHost<DispatchPlan>. Its addresses are of the caller's views and of
         // the routing's own, of as many bytes as it says, which `keep` holds for a queued or captured launch
         // and this call for any other, with the mappings of peers' memory and the status record.
         unsafe { at.lane.issue(issue, |lane| OnHost { lane, plan }, keep) }
             .map_err(failed::<RoutedError>)?;
-        if self.indices.is_some() {
-            self.routing.dispatched(at, plan.source_rows);
-        }
+        dispatched();
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use symmem_collectives::{CallError, faults};
 use symmem_hal::Wait;
-use symmem_hal::types::{Rank, RankSet};
+use symmem_hal::types::{BackendKind, Rank, RankSet};
 use symmem_hal::{Capture, DevicePtr, Fault, KeepAlive, Kind};
 use symmem_mem::{
     Completion, Failure, Group, RendezvousError, SymmetricMemory, Tensor, TensorError, View,
@@ -117,6 +117,20 @@ pub enum RoutedError {
         /// Bytes that there is room for.
         room: u64,
     },
+    /// On GPUs tokens go straight to their ranks.
+    #[error("Route::Gathered is for groups on CPUs: on GPUs pass Route::Auto or Route::Direct")]
+    NotGathered,
+    /// What a rank tells another has no room in a lane's staging.
+    #[error(
+        "{experts} experts: the lane's staging has room to tell of {most}; make the workspace larger \
+         (Options::workspace)"
+    )]
+    TooManyExperts {
+        /// Experts of all ranks.
+        experts: u64,
+        /// Experts that there is room for.
+        most: u64,
+    },
     /// Where rows lie by rank, one holds all choices of a token: who sums them has applied the weights.
     #[error("a combine of rows by rank takes no weights: they were dispatched with the rows")]
     WeightsByRank,
@@ -159,6 +173,8 @@ struct Inner {
     places: Tensor<u64>,
     groups: Tensor<i64>,
     tokens: Tensor<u64>,
+    /// Where kernels count this rank's rows for each bin, on GPUs.
+    counts: Option<Tensor<u64>>,
     /// 1 + rows of the tensors of the last dispatch that was issued; 0 before any.
     rows: AtomicU64,
     /// Whether a dispatch was captured.
@@ -184,6 +200,10 @@ impl Routing {
         let places = Tensor::zeros(device, &[shape.tokens, choices])?;
         let groups = Tensor::zeros(device, &[2, shape.groups() as u64])?;
         let tokens = Tensor::zeros(device, &[1])?;
+        let counts = match device.kind() {
+            BackendKind::Cuda => Some(Tensor::zeros(device, &[shape.bins() as u64])?),
+            _ => None,
+        };
         let records = group.rendezvous(&records, wait)?;
         Ok(Routing(Arc::new(Inner {
             group: group.clone(),
@@ -194,6 +214,7 @@ impl Routing {
             places,
             groups,
             tokens,
+            counts,
             rows: AtomicU64::new(0),
             captured: AtomicBool::new(false),
             lane: OnceLock::new(),
@@ -261,8 +282,9 @@ impl Routing {
 
     /// What every kernel is given of it.
     fn routed(&self, at: &At<'_>) -> Routed {
-        let Inner { shape, places, groups, tokens, .. } = &*self.0;
-        routed(at, shape, [places.ptr(), groups.ptr(), tokens.ptr()])
+        let Inner { shape, places, groups, tokens, counts, .. } = &*self.0;
+        let counts = counts.as_ref().map_or(DevicePtr::NULL, |counts| counts.ptr());
+        routed(at, shape, [places.ptr(), groups.ptr(), tokens.ptr(), counts])
     }
 
     /// Rows of the last dispatch that was issued.
@@ -311,13 +333,14 @@ pub type Chosen = Option<(usize, f32)>;
 pub(crate) fn routed(
     at: &At<'_>,
     shape: &Shape,
-    [places, groups, tokens]: [DevicePtr; 3],
+    [places, groups, tokens, counts]: [DevicePtr; 4],
 ) -> Routed {
     let (layout, rows) = shape.layout.code();
     Routed {
         places,
         groups,
         tokens,
+        counts,
         status: at.status,
         experts: shape.experts as u64,
         max_tokens: shape.tokens,
@@ -326,7 +349,7 @@ pub(crate) fn routed(
         choices: shape.choices as u32,
         layout,
         group_completion: (at.group.options().completion == Completion::Group).into(),
-        reserved: 0,
+        reserved: [0; 3],
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Payload {
     pub row: u64,
     /// Code of the type that is quantised; 0 for rows that are copied.
     pub dtype: u32,
-    pub reserved: u32,
+    pub reserved: [u32; 3],
     /// As `target`, `peers`, `offset` and `row`, of the scales of a quantised row.
     pub scales: DevicePtr,
     pub scale_peers: DevicePtr,
@@ -45,6 +45,8 @@ pub(crate) struct Routed {
     pub groups: DevicePtr,
     /// u64: tokens of this rank in the last dispatch.
     pub tokens: DevicePtr,
+    /// u64 of each bin, for kernels that count this rank's rows there; null elsewhere.
+    pub counts: DevicePtr,
     /// This lane's status record.
     pub status: DevicePtr,
     pub experts: u64,
@@ -58,7 +60,7 @@ pub(crate) struct Routed {
     pub layout: u32,
     /// Whether all ranks have completed when this one has.
     pub group_completion: u32,
-    pub reserved: u32,
+    pub reserved: [u32; 3],
 }
 
 /// A place of a choice that went nowhere: of no expert, or dropped.
@@ -112,7 +114,7 @@ pub(crate) struct CombinePlan {
     pub weights: DevicePtr,
     /// Code of the element type.
     pub dtype: u32,
-    pub reserved: u32,
+    pub reserved: [u32; 3],
 }
 
 /// An argument block on a CPU.

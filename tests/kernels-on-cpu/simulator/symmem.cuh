@@ -11,6 +11,8 @@
 #define SYMMEM_LIKELY(x) (x)
 #define SYMMEM_UNLIKELY(x) (x)
 #define SYMMEM_FN inline
+// No instructions that convert.
+#define SYMMEM_SOFT_FLOATS 1
 
 namespace symmem {
 
@@ -59,6 +61,8 @@ void allow_next_kernel();
 inline u32 warp_read(u32 mine, u32 thread) { return (u32)machine::read(mine, thread); }
 inline u64 warp_read(u64 mine, u32 thread) { return machine::read(mine, thread); }
 #define SYMMEM_SHARED(type, name) type& name = *static_cast<type*>(machine::shared(sizeof(type)))
+
+inline void shared_add(u32* at, u32 value) { *at += value; }
 
 inline void block_sync() { machine::meet(false); }
 

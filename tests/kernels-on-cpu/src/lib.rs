@@ -44,6 +44,10 @@ pub enum Program {
     Signals,
     /// `vdev.cu`, with `exchange.cu` on the same lane.
     Vdev,
+    /// `dispatch.cu` and `combine.cu`, with `exchange.cu` on the same lane.
+    Routing,
+    /// `landing.cu`, with `exchange.cu` on the same lane.
+    Landing,
 }
 
 /// What makes kernels look whether a test delays them.
@@ -54,8 +58,15 @@ pub const STALLED: &str = "stalled_";
 
 impl Program {
     /// All of them.
-    pub const ALL: [Program; 5] =
-        [Program::Reduce, Program::Exchange, Program::Failures, Program::Signals, Program::Vdev];
+    pub const ALL: [Program; 7] = [
+        Program::Reduce,
+        Program::Exchange,
+        Program::Failures,
+        Program::Signals,
+        Program::Vdev,
+        Program::Routing,
+        Program::Landing,
+    ];
 
     /// The name of its file of scenarios.
     #[must_use]
@@ -66,6 +77,8 @@ impl Program {
             Program::Failures => "failures",
             Program::Signals => "signals",
             Program::Vdev => "vdev",
+            Program::Routing => "routing",
+            Program::Landing => "landing",
         }
     }
 
@@ -76,19 +89,25 @@ impl Program {
             Program::Exchange | Program::Failures => &["exchange.cu"],
             Program::Signals => &["signals.cpp"],
             Program::Vdev => &["vdev.cu", "exchange.cu"],
+            Program::Routing => &["dispatch.cu", "combine.cu", "exchange.cu"],
+            Program::Landing => &["landing.cu", "exchange.cu"],
         }
     }
 }
 
 /// What is other than on a GPU, so that rare paths take no time: waits look at clocks and control words far
 /// more often, and blocks have little room.
-const SCALE: [Replacement; 2] = [
+const SCALE: [Replacement; 6] = [
     Replacement { file: "symmem_sync.cuh", from: "MISSES = 1024", to: "MISSES = 8" },
     Replacement {
         file: "vdev.cuh",
         from: "SHARED_WORDS = 3072, SHARED_ENTRIES = 640",
         to: "SHARED_WORDS = 48, SHARED_ENTRIES = 14",
     },
+    Replacement { file: "routing.cuh", from: "WINDOW = 1024", to: "WINDOW = 8" },
+    Replacement { file: "routing.cuh", from: "SHARE = 256", to: "SHARE = 8" },
+    Replacement { file: "routing.cuh", from: "QUANTISED = 1024", to: "QUANTISED = 256" },
+    Replacement { file: "dispatch.cu", from: "SHARED_WORDS = 2048", to: "SHARED_WORDS = 48" },
 ];
 
 /// Where the kernels are, whose `symmem.cuh` is replaced.
@@ -102,11 +121,13 @@ const COMMON: [&str; 5] = [
     "scenarios/operations.cpp",
     "scenarios/main.cpp",
 ];
-const SCENARIOS: [&str; 4] = [
+const SCENARIOS: [&str; 6] = [
     "scenarios/reduce.cpp",
     "scenarios/exchange.cpp",
     "scenarios/failures.cpp",
     "scenarios/vdev.cpp",
+    "scenarios/routing.cpp",
+    "scenarios/landing.cpp",
 ];
 
 /// Compiles and links programs in a folder.

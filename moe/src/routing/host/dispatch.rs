@@ -262,7 +262,7 @@ impl Dispatch<'_> {
             let first = shape.bins_of(self.me).start;
             counts.place(self.me, |placed| {
                 let at = if shape.is_by_rank() { placed.source } else { placed.bin - first };
-                if groups[at] == 0 {
+                if shape.is_by_rank() || placed.source == 0 {
                     groups[count + at] = i64::try_from(placed.at).unwrap_or(i64::MAX);
                 }
                 groups[at] += placed.kept().cast_signed();

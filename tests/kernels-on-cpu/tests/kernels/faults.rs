@@ -85,42 +85,106 @@ pub const FAULTS: &[Fault] = faults! {
         "signals.cu" "store_release(slot(s, sender, s.rank), EMPTY);" => "(void)sender;";
     // Of exchanges by splits.
     "messages_of_any_epoch": Vdev "packets",
-        "vdev.cu" "if (found.a >> 32 == step.epoch && found.b >> 32 == step.epoch) continue;" => "continue;";
+        "messages.cuh" "if (found.a >> 32 == step.epoch && found.b >> 32 == step.epoch) continue;" => "continue;";
     "messages_of_the_wrong_parity": Vdev "staged",
         "vdev.cu" "m.parity = step.parity;" => "m.parity = 0;";
     "messages_taken_before_they_have_come": Vdev "staged",
-        "vdev.cu" "return !m.staged || poll_message(lane, step, r);" => "(void)r; return true;";
+        "messages.cuh" "return !m.staged || poll_message(lane, step, r);" => "(void)r; return true;";
     "messages_announced_before_the_block_has_stored": Vdev "staged",
-        "vdev.cu" "      block_sync();\n      if (!is_worker()) raise_flags(lane, step, MESSAGE);\n" => "      if (!is_worker()) raise_flags(lane, step, MESSAGE);\n";
+        "messages.cuh" "      block_sync();\n      if (!is_worker()) raise_flags(lane, step, MESSAGE);\n" => "      if (!is_worker()) raise_flags(lane, step, MESSAGE);\n";
     "rows_stored_in_calls_that_differ": Vdev "mismatch",
-        "vdev.cu" "if (!is_worker()) ok = headers.compare(" => "if (!is_worker()) (void)headers.compare(";
+        "messages.cuh" "if (!is_worker()) ok = headers.compare(" => "if (!is_worker()) (void)headers.compare(";
     "rows_announced_without_a_fence": Vdev "packets",
         "payload.cuh" "  fence_system();\n" => "";
     "rows_announced_before_the_block_has_stored": Vdev "packets",
-        "vdev.cu" "    block_sync();\n    if (!is_worker()) {\n      Gate gate;\n" => "    if (!is_worker()) {\n      Gate gate;\n";
+        "messages.cuh" "  block_sync();\n  if (is_worker()) return true;\n" => "  if (is_worker()) return true;\n";
     "rows_not_awaited": Vdev "packets",
-        "vdev.cu" "      ok = await_flags(lane, step, gate, ROWS);\n" => "      (void)gate;\n";
+        "messages.cuh" "  return await_flags(lane, step, gate, ROWS);\n" => "  (void)gate;\n  return true;\n";
     "last_pieces_left_out": Vdev "packets",
         "vdev.cu" "      copy_piece(" => "      if (next + 1 < end) copy_piece(";
     "rows_that_do_not_fit_moved": Vdev "packets",
         "vdev.cu" "if (overflow == NOTHING || m.p.drop) return" => "if (true) return";
     "wrong_splits_passed_over": Vdev "packets",
-        "vdev.cu" "if (m.word(r, 1) != 0) wrong = r;" => "if (false) wrong = r;";
+        "messages.cuh" "if (m.word(r, 1) != 0) wrong = r;" => "if (false) wrong = r;";
     "dropped_rows_not_counted": Vdev "packets",
-        "vdev.cu" "store_relaxed(count, load_relaxed(count) + dropped);" => "(void)count;";
+        "messages.cuh" "store_relaxed(count, load_relaxed(count) + dropped);" => "(void)count;";
     "verdicts_that_replace_another": Vdev "packets",
-        "vdev.cu" "if (load_acquire(&status->rank) != 0) return;" => "";
+        "messages.cuh" "if (load_acquire(&status->rank) != 0) return;" => "";
     "verdicts_told_without_releasing_them": Vdev "packets",
-        "vdev.cu" "store_release(&status->rank, verdict.rank);" => "store_relaxed(&status->rank, verdict.rank);";
+        "messages.cuh" "store_release(&status->rank, verdict.rank);" => "store_relaxed(&status->rank, verdict.rank);";
     "scrubs_that_spare_messages_nobody_wrote": Vdev "packets",
         "vdev.cu" "m.staged ? 0 : m.words, true" => "lane.packet_count, true";
     "warps_that_begin_in_part": Vdev "mismatch",
         "vdev.cu" "if (block_any(!enter(lane, step))) return;" => "if (!enter(lane, step)) return;";
+    // Of routed rows.
+    "routed_rows_stored_in_calls_that_differ": Routing "mismatch",
+        "messages.cuh" "if (!is_worker()) ok = headers.compare(" => "if (!is_worker()) (void)headers.compare(";
+    "routed_rows_announced_without_a_fence": Routing "routed",
+        "payload.cuh" "  fence_system();\n" => "";
+    "routed_rows_not_awaited": Routing "routed",
+        "messages.cuh" "  return await_flags(lane, step, gate, ROWS);\n" => "  (void)gate;\n  return true;\n";
+    "rows_not_spread": Routing "routed",
+        "dispatch.cu" "  if (is_worker()) spread_rows(p);\n" => "  if (false) spread_rows(p);\n";
+    "last_pieces_not_spread": Routing "routed",
+        "dispatch.cu" "pieces_of(p.row) + (p.scales != 0 ? pieces_of(p.scale_row) : 0)" => "pieces_of(p.row)";
+    "places_counted_twice": Routing "routed",
+        "routing.cuh" "before += i < me, last = i;" => "before += i <= me, last = i;";
+    "places_that_forget_other_blocks": Routing "routed",
+        "routing.cuh" "    if (i < first) shared_add(&c.before[bin], 1);\n" => "    (void)first;\n";
+    "places_past_the_end": Routing "routed",
+        "routing.cuh" "row < c.end[bin] ? place_at(t.shape.owner(expert), row) : NOWHERE" => "place_at(t.shape.owner(expert), row)";
+    "windows_placed_by_the_counts_of_others": Routing "routed",
+        "dispatch.cu" "      count_rows(m.tokens, base);\n" => "";
+    "tokens_sent_more_than_once_to_a_rank": Routing "routed",
+        "routing.cuh" "if (has_before(t, token, (u32)(i - token * t.each), low, high)) continue;" => "(void)token, (void)low, (void)high;";
+    "tokens_that_do_not_fit_moved": Routing "routed",
+        "dispatch.cu" "if (overflow == NOTHING || m.p.drop) return Verdict{};" => "if (true) return Verdict{};";
+    "wrong_choices_passed_over": Routing "routed",
+        "routing.cuh" "  if (wrong != NOTHING) return finding(NO_EXPERT" => "  if (false) return finding(NO_EXPERT";
+    "wrong_numbers_of_tokens_passed_over": Routing "routed",
+        "routing.cuh" "    if (found > t.given.rows) return" => "    if (false) return";
+    "records_of_the_wrong_choice": Routing "routed",
+        "routing.cuh" "row_of(load_element<u64>(t.place(token * t.each + first)))" => "row_of(place)";
+    "tokens_of_a_dispatch_before": Routing "routed",
+        "dispatch.cu" "  store_element<u64>(pointer<u64>(r.tokens), m.tokens.count);\n" => "";
+    "scrubs_that_spare_counts_nobody_wrote": Routing "routed",
+        "dispatch.cu" "words > p.lane.packet_count ? 0 : words, true" => "words == 0 ? 0 : p.lane.packet_count, true";
+    "scales_of_quantised_rows_by_a_reciprocal": Routing "routed",
+        "routing.cuh" "bits_of(x[i] / scale)" => "bits_of(x[i] * (1.0f / scale))";
+    "elements_past_the_largest_not_clamped": Routing "routed",
+        "routing.cuh" "exceeds ? bits_of(largest) | (y & 0x80000000) : y" => "exceeds ? y : y";
+    "sums_of_rows_that_are_overwritten": Routing "routed",
+        "combine.cu" "    ok = part(lane, step);\n" => "";
+    "sums_in_the_order_of_last_choices": Routing "routed",
+        "combine.cuh" "place = load_element<u64>(places + k);" => "place = load_element<u64>(places + (each - 1 - k));";
+    "sums_whose_products_are_not_rounded": Routing "routed",
+        "combine.cuh" "acc[i] = is_first ? product : acc[i] + product;" => "acc[i] = is_first ? product : (float)((double)acc[i] + (double)weight * widened(v, i));";
+    "sums_of_some_groups_of_rows": Routing "routed",
+        "combine.cuh" "more = by_rank ? least_place != NOWHERE : k < each;" => "more = false;";
+    // Of halves.
+    "halves_of_calls_that_differ": Landing "mismatch",
+        "messages.cuh" "    ok = headers.compare(lane, step, [](u32) { return true; });\n    // Headers" => "    (void)headers.compare(lane, step, [](u32) { return true; });\n    // Headers";
+    "halves_that_do_not_meet": Landing "halves",
+        "messages.cuh" "    ok = headers.compare(lane, step, [](u32) { return true; });\n    // Headers" => "    // Headers";
+    "halves_that_acquire_nothing": Landing "halves",
+        "messages.cuh" "    // Headers are no acquiring loads.\n    fence_system();\n" => "";
+    "arrivals_in_the_place_of_another": Landing "halves",
+        "landing.cu" "p.lane.rank * (sizeof(Arrival) / 8);" => "(p.lane.rank + 1) % p.lane.world * (sizeof(Arrival) / 8);";
+    "arrivals_of_tokens_instead_of_rows": Landing "halves",
+        "landing.cu" "wrong.what != 0 ? 0 : t.counted.total[i]" => "wrong.what != 0 ? 0 : t.count";
+    "arrivals_in_spite_of_wrong_tokens": Landing "halves",
+        "landing.cu" "if (word(r, 1) != 0) wrong = r;" => "if (false) wrong = r;";
+    "rows_back_in_the_place_of_another": Landing "halves",
+        "landing.cu" "p.offset + lane.rank * place" => "p.offset + target * place";
+    "scrubs_of_halves_that_spare_flags": Landing "halves",
+        "landing.cu" "Used{ALL, 0, of_group}" => "Used{ALL, 0, true}";
     // Found by delays of one rank.
     "stalled_scrubs_of_messages_that_are_awaited": Vdev "late_blocks",
         "vdev.cu" "m.staged ? 0 : m.words, true" => "0, true";
     "stalled_rows_not_awaited": Vdev "stalls",
-        "vdev.cu" "      ok = await_flags(lane, step, gate, ROWS);\n" => "      (void)gate;\n";
+        "messages.cuh" "  return await_flags(lane, step, gate, ROWS);\n" => "  (void)gate;\n  return true;\n";
+    "stalled_routed_rows_not_awaited": Routing "stalls",
+        "messages.cuh" "  return await_flags(lane, step, gate, ROWS);\n" => "  (void)gate;\n  return true;\n";
     "stalled_stores_before_readers_have_come": Exchange "stalls",
         "symmem_sync.cuh" "return SYMMEM_LIKELY(step.settled) ||" => "return true ||";
     "stalled_rings_reused_a_round_early": Reduce "stalls",

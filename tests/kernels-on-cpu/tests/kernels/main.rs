@@ -72,6 +72,8 @@ const SCENARIOS: &[(Program, &[(&str, u32)])] = &[
             ("mismatch", 30),
         ],
     ),
+    (Program::Routing, &[("routed", 60), ("mixed", 60), ("time_out", 30), ("mismatch", 30)]),
+    (Program::Landing, &[("halves", 100), ("time_out", 30), ("mismatch", 30)]),
 ];
 
 /// The scenario in which each rank is delayed at each step, by kernels that are compiled for that; with how

@@ -1,7 +1,7 @@
 //! A routing with its tensors, and what must come of them.
 
 use half::bf16;
-use symmem_hal::types::F8E4M3;
+use symmem_hal::types::{BackendKind, F8E4M3};
 use symmem_mem::{Group, Tensor};
 use symmem_moe::{Layout, Moe as _, Overflow, Route, Routing, RoutingError, RoutingOptions};
 
@@ -65,7 +65,11 @@ pub(super) struct Scene<'c> {
     pub(super) gathers: bool,
 }
 
-pub(super) const ROUTES: [Route; 2] = [Route::Direct, Route::Gathered];
+/// Those that there are: on GPUs tokens go one way.
+pub(super) fn ways(context: &Context) -> [Route; 2] {
+    let gathers = context.device().kind() != BackendKind::Cuda;
+    [Route::Direct, if gathers { Route::Gathered } else { Route::Auto }]
+}
 
 // Exact in every type.
 pub(super) const POISON: f32 = -12288.0;
@@ -223,7 +227,7 @@ impl<'c> Scene<'c> {
         let (indices, weights) = self.choices(routes)?;
         let x = self.x(routes, seed)?;
         self.poison()?;
-        let route = ROUTES[if self.gathers { seed as usize % 2 } else { 0 }];
+        let route = ways(self.context)[if self.gathers { seed as usize % 2 } else { 0 }];
         self.routing.dispatch(&x, &indices, &self.rows).weights(&weights).route(route).run()?;
         Ok(weights)
     }

@@ -9,7 +9,7 @@ use symmem_sync::Lanes as _;
 
 use super::super::routes::{Routes, element};
 use super::harness::{
-    HIDDEN, POISON, ROUTES, Scene, any, layouts, quantised, random, routing, setting,
+    HIDDEN, POISON, Scene, any, layouts, quantised, random, routing, setting, ways,
 };
 use crate::runner::{Context, PATIENT, Test, TestError, Verdict, options};
 use crate::support::random::Random;
@@ -138,7 +138,7 @@ fn quantised_of<T: Element>(
         group.rendezvous(&scales, &group.wait())?;
         rows.write(&vec![F8E4M3(0x55); rows.count() as usize])?;
         scales.write(&vec![POISON; scales.count() as usize])?;
-        let route = ROUTES[seed as usize % 2];
+        let route = ways(context)[seed as usize % 2];
         routing.dispatch(&x, &indices, &rows).quantised(&scales).route(route).run()?;
         let (rows, scales) = (rows.to_vec()?, scales.to_vec()?);
         for (row, from) in routes.arrived(me).rows.iter().enumerate() {
@@ -197,7 +197,7 @@ fn several_tensors_at_once(context: &Context) -> Verdict {
     let there_bytes = Tensor::<u8>::zeros(device, &[setting.capacity, 3])?;
     group.rendezvous(&there_names, &group.wait())?;
     group.rendezvous(&there_bytes, &group.wait())?;
-    for route in ROUTES {
+    for route in ways(context) {
         scene.poison()?;
         there_names.write(&vec![0; setting.capacity as usize])?;
         there_bytes.write(&vec![0; 3 * setting.capacity as usize])?;

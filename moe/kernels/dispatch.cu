@@ -1,0 +1,260 @@
+// dispatch.cu: tokens to the ranks of their experts.
+//
+// All ranks tell each other how many rows they have for which bin, after which each knows where its rows go, and
+// whether all fit. A token's row is stored once in every rank that it goes to, at the place of the first of its
+// choices there; records say of every other place where that is, and `spread`, a kernel of its own within the
+// operation, copies it from there: after all blocks of `dispatch` have ended, all rows are there.
+
+#include "routing.cuh"
+
+namespace symmem {
+
+namespace routing {
+
+// What a block has at hand of messages, where all of them fit.
+constexpr u32 SHARED_WORDS = 2048;
+
+struct Shared {
+  Counted counted;
+  u64 words[SHARED_WORDS];
+  // By warp.
+  u64 overflow[MOST_WARPS], needed[MOST_WARPS];
+};
+static_assert(sizeof(Shared) <= 48 << 10, "what every device has");
+
+// What the ranks have told each other: tokens and findings, then rows for each bin.
+struct Counts : Messages<Counts> {
+  const Dispatch& p;
+  Shared& shared;
+  Tokens tokens;
+  Finding wrong;
+
+  SYMMEM_FN Counts(const Dispatch& p, Shared& shared, const Given& given, u64 count)
+      : Messages(p.lane, words_of(p), shared.words, SHARED_WORDS), p(p), shared(shared), tokens(p.lane, p.routed, given, count, shared.counted),
+        wrong{} {}
+
+  static SYMMEM_FN u32 words_of(const Dispatch& p) { return HEAD + Shape(p.lane, p.routed).bins(); }
+
+  // Of this rank's message. Of wrong tokens no row counts.
+  SYMMEM_FN u64 own_word(u32 i) const {
+    if (i >= HEAD) return wrong.what != 0 ? 0 : load_element<u64>(pointer<u64>(p.routed.counts) + (i - HEAD));
+    return i == 0 ? tokens.count : i == 1 ? wrong.what : i == 2 ? wrong.value : wrong.limit;
+  }
+  SYMMEM_FN u64 rows(u32 source, u32 bin) const { return word(source, HEAD + bin); }
+  template <class Each> SYMMEM_FN Need place(u32 target, Each each) const {
+    return place_bins(p.routed, tokens.shape, me, target, [&](u32 source, u32 bin) { return rows(source, bin); }, each);
+  }
+};
+
+// Counts this rank's rows, window by window, of which the first is at hand afterwards. Every thread of the block
+// calls it; every block writes the same.
+SYMMEM_FN void count_all(Counts& m) {
+  u64 wrong = NOTHING;
+  const u32 bins = m.words - HEAD;
+#pragma unroll 1
+  for (u32 base = (bins - 1) / WINDOW * WINDOW;; base -= WINDOW) {
+    wrong = count_rows(m.tokens, base);
+    for (u32 i = thread_index(); i < WINDOW && base + i < bins; i += block_size())
+      store_element<u64>(pointer<u64>(m.p.routed.counts) + base + i, m.shared.counted.total[i]);
+    block_sync();
+    if (base == 0) break;
+  }
+  m.wrong = look_at(m.tokens, wrong);
+}
+
+// Where this rank's rows for the bins of a target begin, of those that are at hand, by one warp.
+SYMMEM_FN Need begin_bins(const Counts& m, u32 target, u32 window) {
+  Counted& c = m.shared.counted;
+  return m.place(target, [&](const Placed& placed) {
+    const u32 i = placed.bin - window;
+    if (i < WINDOW) c.next[i] = add(placed.mine, c.before[i]), c.end[i] = placed.end;
+  });
+}
+
+// The first rank whose tokens are wrong; else the first whose rows do not fit. Places the bins that are at hand on
+// the way. Every thread of the block calls it, and all blocks of all ranks get the same.
+SYMMEM_FN Verdict judge(const Counts& m) {
+  const Verdict found = first_finding(m);
+  // Of rows by rank there is always room.
+  if (found.rank != 0 || m.tokens.shape.by_rank) return found;
+  const u32 warps = workers() / 32;
+  if (is_worker()) {
+    u64 overflow = NOTHING, needed = 0;
+#pragma unroll 1
+    for (u32 target = warp_index(); target < m.world; target += warps) {
+      const Need need = begin_bins(m, target, 0);
+      if (overflow == NOTHING && need.rows != 0) overflow = target, needed = need.rows;
+    }
+    if (warp_thread() == 0) m.shared.overflow[warp_index()] = overflow, m.shared.needed[warp_index()] = needed;
+  }
+  block_sync();
+  u64 overflow = NOTHING, needed = 0;
+  for (u32 w = 0; w < warps; w++)
+    if (m.shared.overflow[w] < overflow) overflow = m.shared.overflow[w], needed = m.shared.needed[w];
+  if (overflow == NOTHING || m.p.drop) return Verdict{};
+  const u64 room = m.p.routed.layout == PADDED ? m.p.routed.rows : m.p.routed.capacity;
+  return Verdict{overflow + 1, finding(OVERFLOW, 0, needed, room)};
+}
+
+// Where the choices of the block's part go, window by window. Every thread of the block calls it.
+SYMMEM_FN void place_part(const Counts& m) {
+  const bool by_rank = m.tokens.shape.by_rank;
+#pragma unroll 1
+  for (u32 base = 0; base < m.words - HEAD; base += WINDOW) {
+    if (base != 0) {
+      count_rows(m.tokens, base);
+      if (!by_rank && is_worker())
+        for (u32 target = warp_index(); target < m.world; target += workers() / 32) begin_bins(m, target, base);
+      block_sync();
+    }
+    if (warp_index() == 0) {
+      if (by_rank) place_tokens(m.tokens, base);
+      else place_choices(m.tokens, base);
+    }
+    block_sync();
+  }
+}
+
+// How many rows this rank receives, where they begin, and how many are dropped, by one warp.
+SYMMEM_FN void tell(const Counts& m) {
+  const Routed& r = m.p.routed;
+  const Shape& shape = m.tokens.shape;
+  u64* groups = pointer<u64>(r.groups);
+  const u32 count = shape.groups();
+  u64 dropped = 0;
+  if (shape.by_rank) {
+    for (u32 source = warp_thread(); source < m.world; source += 32) {
+      store_element<u64>(groups + source, m.rows(source, m.me));
+      store_element<u64>(groups + count + source, source * r.max_tokens);
+    }
+  } else {
+    const u32 first = (u32)shape.first(m.me);
+    m.place(m.me, [&](const Placed& placed) {
+      const u64 kept = kept_rows(placed.rows, placed.start, placed.end);
+      store_element<u64>(groups + (placed.bin - first), kept);
+      store_element<u64>(groups + count + (placed.bin - first), least(placed.start, ~0ull >> 1));
+      dropped = add(dropped, placed.rows - kept);
+    });
+    for (u32 i = (u32)shape.first(m.me + 1) - first + warp_thread(); i < count; i += 32)
+      store_element<u64>(groups + i, 0), store_element<u64>(groups + count + i, 0);
+  }
+  dropped = of_warp(dropped, add);
+  if (warp_thread() != 0) return;
+  store_element<u64>(pointer<u64>(r.tokens), m.tokens.count);
+  count_dropped(r.status, dropped);
+}
+
+// What is told of a call that moves nothing, by block 0.
+SYMMEM_FN void refuse(const Counts& m, const Verdict& verdict) {
+  const Routed& r = m.p.routed;
+  for (u32 i = thread_index(); i < 2 * m.tokens.shape.groups(); i += block_size()) store_element<u64>(pointer<u64>(r.groups) + i, 0);
+  if (thread_index() != 0) return;
+  store_element<u64>(pointer<u64>(r.tokens), 0);
+  tell_host(r.status, verdict);
+}
+
+// Whether a kernel of its own copies rows afterwards, and ends the operation.
+SYMMEM_FN bool is_spread(const Dispatch& p) { return p.routed.layout != RANK_MAJOR; }
+
+// The end of the operation, in its last kernel. What `dispatch` has read of messages, of which a resend has none.
+SYMMEM_FN void end(const Dispatch& p, const Step& step, bool ok) {
+  const u32 words = p.indices == 0 ? 0 : Counts::words_of(p);
+  ok = complete(p.lane, p.routed.group_completion != 0, step, ok);
+  exit(p.lane, step, ok, Used{ALL, words > p.lane.packet_count ? 0 : words, true});
+}
+
+SYMMEM_FN void dispatch(const Dispatch& p) {
+  SYMMEM_SHARED(Shared, shared);
+  const Lane& lane = p.lane;
+  if (!begin(lane)) return;
+  Headers headers(lane, sync_thread());
+  const bool anew = p.indices != 0;
+  const Given given{p.indices, p.weights, p.count, p.source_rows, p.index};
+  const u64 last = anew ? tokens_of(given) : least(load_element<u64>(pointer<u64>(p.routed.tokens)), p.source_rows);
+  Counts m(p, shared, given, last);
+  // Before the epoch is known.
+  if (anew) count_all(m);
+  Step step{};
+  // A lane may be closed between two threads' looks; warps go on whole.
+  if (block_any(!enter(lane, step))) return;
+  if (!await_clear(lane, step)) return;
+  m.parity = step.parity;
+  bool ok = anew ? meet(m, step, headers) : agree(lane, step, headers);
+  if (ok) {
+    const Verdict verdict = anew ? judge(m) : Verdict{};
+    if (verdict.rank != 0) {
+      if (block_index() == 0) refuse(m, verdict);
+    } else {
+      if (anew) place_part(m);
+      if (is_worker()) {
+        if (anew) send_records(m.tokens, Records{p.record_peers, p.record_offset, p.record_bytes});
+        send_tokens(m.tokens, p.payloads, p.payload_count);
+      } else if (anew && block_index() == 0) {
+        tell(m);
+      }
+    }
+    ok = part(lane, step);
+  }
+  if (is_spread(p)) return allow_next_kernel();
+  end(p, step, ok);
+}
+
+// ------------------------------------------------------------------------------------- spread
+
+// Copies a piece of a row, or of its scales, to another row, by a warp.
+SYMMEM_FN void copy_row(const Payload& p, u64 from, u64 to, u32 piece) {
+  const u32 pieces = pieces_of(p.row);
+  const bool is_scale = piece >= pieces;
+  const u64 base = is_scale ? p.scales : p.target, row = is_scale ? p.scale_row : p.row;
+  const u64 at = (u64)(is_scale ? piece - pieces : piece) * PIECE;
+  copy_piece(base + from * row + at, base + to * row + at, (u32)least(row - at, PIECE));
+}
+SYMMEM_FN u32 pieces_here(const Payload& p) { return pieces_of(p.row) + (p.scales != 0 ? pieces_of(p.scale_row) : 0); }
+
+// Rows of tokens that several experts of this rank have chosen, to all their places.
+SYMMEM_FN void spread_rows(const Dispatch& p) {
+  const u64* groups = pointer<const u64>(p.routed.groups);
+  const u32 count = Shape(p.lane, p.routed).groups();
+  u32 pieces = 0;
+  for (u32 i = 0; i < p.payload_count; i++) pieces += pieces_here(p.payloads[i]);
+  if (pieces == 0) return;
+  const u64 warps = (u64)grid_size() * (workers() / 32);
+  u64 next = block_index() + (u64)grid_size() * warp_index(), before = 0;
+#pragma unroll 1
+  for (u32 group = 0; group < count; group++) {
+    const u64 end = before + load_element<u64>(groups + group) * pieces;
+    const u64 start = load_element<u64>(groups + count + group);
+#pragma unroll 1
+    for (; next < end; next += warps) {
+      const u64 index = quotient(next - before, pieces), row = start + index;
+      const u64 from = load_element<u64>(pointer<u64>(p.records + row * p.record_bytes) + 2);
+      if (from == row || from >= p.routed.capacity) continue;
+      u32 piece = (u32)(next - before - index * pieces), i = 0;
+      for (; piece >= pieces_here(p.payloads[i]); i++) piece -= pieces_here(p.payloads[i]);
+      copy_row(p.payloads[i], from, row, piece);
+    }
+    before = end;
+  }
+}
+
+SYMMEM_FN void spread(const Dispatch& p) {
+  wait_for_previous_kernel();
+  Step step{};
+  if (block_any(!reenter(p.lane, step))) return;
+  if (is_worker()) spread_rows(p);
+  block_sync();
+  end(p, step, true);
+}
+
+}  // namespace routing
+}  // namespace symmem
+
+extern "C" __global__ void __launch_bounds__(288, 1) dispatch(const SYMMEM_ARGS symmem::Dispatch plan) {
+  symmem::fetch_arguments(plan);
+  symmem::routing::dispatch(plan);
+}
+
+extern "C" __global__ void __launch_bounds__(288, 1) dispatch_spread(const SYMMEM_ARGS symmem::Dispatch plan) {
+  symmem::fetch_arguments(plan);
+  symmem::routing::spread(plan);
+}

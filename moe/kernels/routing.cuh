@@ -1,0 +1,400 @@
+// routing.cuh: what kernels of routed rows know: who has which expert, where each row goes.
+//
+// Layouts, orders and sums are those of the crate's `Shape`: every block of every rank computes the same of all
+// ranks' counts, and each rank the places of its own tokens.
+
+#ifndef SYMMEM_ROUTING_CUH
+#define SYMMEM_ROUTING_CUH
+
+#include "messages.cuh"
+#include "numerics.cuh"
+#include "routed.cuh"
+
+namespace symmem {
+
+namespace routing {
+
+using namespace messages;
+
+// A choice's place: a rank, then a row of 48 bits.
+constexpr u64 NOWHERE = ~0ull;
+constexpr u32 RANK_SHIFT = 48;
+SYMMEM_FN u64 place_at(u32 rank, u64 row) { return (u64)rank << RANK_SHIFT | row; }
+SYMMEM_FN u32 rank_of(u64 place) { return (u32)(place >> RANK_SHIFT); }
+SYMMEM_FN u64 row_of(u64 place) { return place & ((1ull << RANK_SHIFT) - 1); }
+
+// By 32 bits where that does.
+SYMMEM_FN u64 quotient(u64 a, u64 b) { return (a | b) >> 32 ? a / b : (u32)a / (u32)b; }
+
+// Who has which expert: as evenly as it goes, in rank order. A bin is what rows are counted for: an expert, or where
+// rows lie by rank a target.
+struct Shape {
+  u32 world;
+  u64 experts;
+  bool by_rank;
+
+  SYMMEM_FN Shape(const Lane& lane, const Routed& r) : world(lane.world), experts(r.experts), by_rank(r.layout == RANK_MAJOR) {}
+  SYMMEM_FN u64 first(u32 rank) const { return quotient(rank * experts, world); }
+  SYMMEM_FN u32 owner(u64 expert) const { return (u32)quotient((expert + 1) * world - 1, experts); }
+  SYMMEM_FN u32 bins() const { return by_rank ? world : (u32)experts; }
+  SYMMEM_FN u32 bin(u64 expert) const { return by_rank ? owner(expert) : (u32)expert; }
+  // What a rank is told of what it receives.
+  SYMMEM_FN u32 groups() const { return by_rank ? world : (u32)quotient(experts + world - 1, world); }
+};
+
+// ----------------------------------------------------------------------------------- tokens
+
+// The tokens that a block places, and what it sends of them: blocks share a part where there are few tokens.
+struct Part {
+  u64 first, last;     // tokens
+  u32 index, sharers;  // which of the blocks that share it, of how many
+
+  SYMMEM_FN Part(u64 tokens, u32 each) {
+    // As many choices for a part as a warp places in a few steps.
+    constexpr u64 SHARE = 256;
+    const u32 parts = (u32)least(most(quotient(tokens * each + SHARE - 1, SHARE), 1), grid_size()), part = block_index() % parts;
+    first = quotient(tokens * part, parts), last = quotient(tokens * (part + 1), parts);
+    index = block_index() / parts;
+    sharers = (grid_size() - part + parts - 1) / parts;
+  }
+};
+
+// Bins that a block counts at a time: of more, it goes over the choices again.
+constexpr u32 WINDOW = 1024;
+
+struct Counted {
+  u32 total[WINDOW];   // of each bin: this rank's rows,
+  u32 before[WINDOW];  // and those of tokens before the block's part;
+  u64 next[WINDOW];    // where the block's next row goes,
+  u64 end[WINDOW];     // and one past the last row that there is room for
+  u64 wrong[MOST_WARPS];
+};
+
+// What a call is given of its tokens.
+struct Given {
+  u64 indices;  // array: the expert of each token and choice, of `index` bytes, signed
+  u64 weights;  // array: f32 of each; 0 for 1
+  u64 count;    // i64: how many tokens there are; 0 for all
+  u64 rows;     // of the sources
+  u32 index;
+};
+
+// How many tokens there are.
+SYMMEM_FN u64 tokens_of(const Given& given) {
+  return given.count == 0 ? given.rows : least(load_element<u64>(pointer<u64>(given.count)), given.rows);
+}
+
+// This rank's tokens and their choices.
+struct Tokens {
+  const Lane& lane;
+  const Routed& routed;
+  const Given given;
+  Counted& counted;
+  Shape shape;
+  u32 each;  // choices of a token
+  u64 count;
+  Part part;
+
+  SYMMEM_FN Tokens(const Lane& lane, const Routed& routed, const Given& given, u64 count, Counted& counted)
+      : lane(lane), routed(routed), given(given), counted(counted), shape(lane, routed), each(routed.choices), count(count), part(count, each) {}
+
+  SYMMEM_FN u64 value(u64 i) const {
+    if (given.index == 4) return (u64)(i64)(i32)load_element<u32>(pointer<u32>(given.indices) + i);
+    return load_element<u64>(pointer<u64>(given.indices) + i);
+  }
+  // NOTHING for none, and for one that there is not.
+  SYMMEM_FN u64 expert(u64 i) const {
+    const u64 found = value(i);
+    return found < shape.experts ? found : NOTHING;
+  }
+  SYMMEM_FN u32 weight(u64 i) const { return given.weights == 0 ? 0x3f800000 : load_element<u32>(pointer<u32>(given.weights) + i); }
+  SYMMEM_FN u64* place(u64 i) const { return pointer<u64>(routed.places) + i; }
+};
+
+// Whether one of a token's choices before its choice `k` is of the experts `low..high`.
+SYMMEM_FN bool has_before(const Tokens& t, u64 token, u32 k, u64 low, u64 high) {
+  bool found = false;
+#pragma unroll 1
+  for (u32 i = 0; i < k; i++) {
+    const u64 expert = t.expert(token * t.each + i);
+    found |= expert >= low && expert < high;
+  }
+  return found;
+}
+
+// Counts this rank's rows for the bins from `base` on, of all tokens and of those before the block's part. Every
+// thread of the block calls it. The first choice that is no expert and does not say none, or NOTHING.
+SYMMEM_FN u64 count_rows(const Tokens& t, u32 base) {
+  Counted& c = t.counted;
+  for (u32 i = thread_index(); i < WINDOW; i += block_size()) c.total[i] = c.before[i] = 0;
+  block_sync();
+  const u64 first = t.part.first * t.each;
+  u64 wrong = NOTHING;
+#pragma unroll 1
+  for (u64 i = thread_index(); i < t.count * t.each; i += block_size()) {
+    const u64 found = t.value(i);
+    if (found >= t.shape.experts) {
+      if (found != ~0ull) wrong = least(wrong, i);
+      continue;
+    }
+    const u32 bin = t.shape.bin(found) - base;
+    if (bin >= WINDOW) continue;
+    if (t.shape.by_rank) {
+      // One row for all choices of a rank.
+      const u64 token = quotient(i, t.each), low = t.shape.first(base + bin), high = t.shape.first(base + bin + 1);
+      if (has_before(t, token, (u32)(i - token * t.each), low, high)) continue;
+    }
+    shared_add(&c.total[bin], 1);
+    if (i < first) shared_add(&c.before[bin], 1);
+  }
+  wrong = of_warp(wrong, least);
+  if (warp_thread() == 0) c.wrong[warp_index()] = wrong;
+  block_sync();
+  for (u32 w = 0; w < block_size() / 32; w++) wrong = least(wrong, c.wrong[w]);
+  return wrong;
+}
+
+// What is wrong with the tokens, of which `wrong` is the first choice that is.
+SYMMEM_FN Finding look_at(const Tokens& t, u64 wrong) {
+  if (t.given.count != 0) {
+    const u64 found = load_element<u64>(pointer<u64>(t.given.count));
+    if (found > t.given.rows) return finding(WRONG_TOKENS, 0, found, t.given.rows);
+  }
+  if (wrong != NOTHING) return finding(NO_EXPERT, wrong, t.value(wrong), t.shape.experts);
+  return Finding{};
+}
+
+// ----------------------------------------------------------------------------------- places
+
+// The rows of a bin that a rank has.
+struct Placed {
+  u32 bin;
+  u64 start, rows;  // of all ranks
+  u64 mine;         // where this rank's begin
+  u64 end;          // one past the last that there is room for
+};
+
+// A need of rows beyond what there is room for; 0 for none.
+struct Need {
+  u64 rows, room;
+};
+
+// Calls `each` with every bin of a target, by expert, by one warp. `rows(source, bin)` are all ranks' rows.
+template <class Rows, class Each> SYMMEM_FN Need place_bins(const Routed& r, const Shape& shape, u32 me, u32 target, Rows rows, Each each) {
+  const u32 first = (u32)shape.first(target), last = (u32)shape.first(target + 1);
+  const bool padded = r.layout == PADDED;
+  const u64 room = padded ? r.rows : r.capacity;
+  u64 next = 0, over = 0;
+#pragma unroll 1
+  for (u32 base = first; base < last; base += 32) {
+    const u32 bin = base + warp_thread();
+    u64 total = 0, mine = 0, length = 0;
+    if (bin < last) {
+#pragma unroll 4
+      for (u32 source = 0; source < shape.world; source++) {
+        if (source == me) mine = total;
+        total = add(total, rows(source, bin));
+      }
+      length = total;
+      if (!padded && r.rows != 0) {
+        // A bin without rows is as long as one of the multiples.
+        length = most(total, 1);
+        length = add(length, (r.rows - length % r.rows) % r.rows);
+      }
+    }
+    u64 all;
+    const u64 before = sum_before(length, all), start = padded ? (bin - first) * r.rows : add(next, before);
+    next = add(next, all);
+    if (bin >= last) continue;
+    const u64 needed = padded ? total : add(start, total);
+    if (total != 0 && needed > room) over = most(over, needed);
+    each(Placed{bin, start, total, add(start, mine), padded ? start + r.rows : r.capacity});
+  }
+  return Need{of_warp(over, most), room};
+}
+
+// Where the choices of a block's part go that are of the bins from `base` on, by one warp: in the order of tokens
+// and choices, each after those before it in its bin.
+SYMMEM_FN void place_choices(const Tokens& t, u32 base) {
+  Counted& c = t.counted;
+  const u32 me = warp_thread();
+#pragma unroll 1
+  for (u64 from = t.part.first * t.each; from < t.part.last * t.each; from += 32) {
+    const u64 at = from + me;
+    const bool is_choice = at < t.part.last * t.each;
+    const u64 expert = is_choice ? t.expert(at) : NOTHING;
+    const u32 bin = expert != NOTHING ? (u32)expert - base : WINDOW;
+    // Choices of the same bin.
+    u32 before = 0, last = me;
+#pragma unroll 4
+    for (u32 i = 0; i < 32; i++) {
+      if (warp_read(bin, i) != bin) continue;
+      before += i < me, last = i;
+    }
+    u64 row = 0;
+    if (bin < WINDOW) row = c.next[bin] + before;
+    // All have read it.
+    warp_sync();
+    if (bin < WINDOW) {
+      store_element<u64>(t.place(at), row < c.end[bin] ? place_at(t.shape.owner(expert), row) : NOWHERE);
+      if (last == me) c.next[bin] = row + 1;
+    } else if (is_choice && expert == NOTHING) {
+      store_element<u64>(t.place(at), NOWHERE);
+    }
+    warp_sync();
+  }
+}
+
+// The same where rows lie by rank, of the targets from `base` on: a target has one row for all choices of a token,
+// and room for all of them.
+SYMMEM_FN void place_tokens(const Tokens& t, u32 base) {
+  const u32 end = t.shape.world - base < WINDOW ? t.shape.world : base + WINDOW;
+#pragma unroll 1
+  for (u32 target = base; target < end; target++) {
+    const u64 low = t.shape.first(target), high = t.shape.first(target + 1);
+    u64 next = t.lane.rank * t.routed.max_tokens + t.counted.before[target - base];
+#pragma unroll 1
+    for (u64 from = t.part.first; from < t.part.last; from += 32) {
+      const u64 token = from + warp_thread();
+      const bool goes = token < t.part.last && has_before(t, token, t.each, low, high);
+      u64 all;
+      const u64 row = next + sum_before(goes, all);
+      next += all;
+      for (u32 k = 0; token < t.part.last && k < t.each; k++) {
+        const u64 at = token * t.each + k, expert = t.expert(at);
+        if (expert == NOTHING) store_element<u64>(t.place(at), NOWHERE);
+        else if (expert >= low && expert < high) store_element<u64>(t.place(at), place_at(target, row));
+      }
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------- rows
+
+// Which of a token's choices is the first that went to a rank; one of them has.
+SYMMEM_FN u32 first_of(const Tokens& t, u64 token, u32 rank) {
+  u32 k = 0;
+  while (rank_of(load_element<u64>(t.place(token * t.each + k))) != rank) k++;
+  return k;
+}
+
+// Elements that a warp quantises at a time: eight blocks.
+constexpr u32 BLOCK = 128, QUANTISED = 1024;
+
+SYMMEM_FN u32 pieces_of(u64 bytes) { return (u32)quotient(bytes + PIECE - 1, PIECE); }
+SYMMEM_FN u32 pieces_of(const Payload& p) { return p.dtype != 0 ? (u32)quotient(p.row + QUANTISED - 1, QUANTISED) : pieces_of(p.row); }
+
+SYMMEM_FN float element_of(u32 dtype, u64 at, u64 i) {
+  if (dtype == F32) return float_of(load_element<u32>(pointer<u32>(at) + i));
+  const u32 code = load_element<u16>(pointer<u16>(at) + i);
+  return dtype == F16 ? Half::widen(code) : BFloat::widen(code);
+}
+
+// The elements `start..end` of a row, at most a block of them, to the bit as the crate below's `BlockQuantiser`:
+// by a warp, four each.
+SYMMEM_FN void quantise(u32 dtype, u64 from, u64 to, u64 scales, u64 start, u64 end) {
+  const u64 at = start + warp_thread() * 4;
+  const u32 infinite = 0x7f800000;
+  float x[4];
+  // Magnitudes are ordered as their bits are.
+  u32 highest = 0;
+#pragma unroll
+  for (u32 i = 0; i < 4; i++) {
+    x[i] = at + i < end ? element_of(dtype, from, at + i) : 0.0f;
+    const u32 magnitude = bits_of(x[i]) & 0x7fffffff;
+    if (magnitude <= infinite && magnitude > highest) highest = magnitude;
+  }
+  highest = of_warp(highest, [](u32 a, u32 b) { return a > b ? a : b; });
+  const float largest = 448.0f, ratio = float_of(highest) / largest, scale = ratio == 0.0f ? 1.0f : ratio;
+  u32 codes = 0;
+#pragma unroll
+  for (u32 i = 0; i < 4; i++) {
+    const u32 y = bits_of(x[i] / scale), magnitude = y & 0x7fffffff;
+    const bool exceeds = magnitude > bits_of(largest) && magnitude <= infinite;
+    codes |= E4M3::narrow(float_of(exceeds ? bits_of(largest) | (y & 0x80000000) : y)) << (8 * i);
+  }
+  if (at + 4 <= end && (to + at) % 4 == 0) {
+    store_element<u32>(pointer<u32>(to + at), codes);
+  } else {
+#pragma unroll
+    for (u32 i = 0; i < 4; i++)
+      if (at + i < end) store_element<u8>(pointer<u8>(to + at + i), (u8)(codes >> (8 * i)));
+  }
+  if (warp_thread() == 0) store_element<u32>(pointer<u32>(scales) + start / BLOCK, bits_of(scale));
+}
+
+// One piece of one payload of a token, to its place, by a warp.
+SYMMEM_FN void send_piece(const Payload& p, u64 token, u64 place, u32 piece) {
+  const u32 rank = rank_of(place);
+  const u64 row = row_of(place), from = p.source + token * p.source_row;
+  const u64 to = pointer<const u64>(p.peers)[rank] + p.offset + row * p.row;
+  if (p.dtype != 0) {
+    const u64 scales = pointer<const u64>(p.scale_peers)[rank] + p.scale_offset + row * p.scale_row;
+    const u64 first = (u64)piece * QUANTISED, last = least(first + QUANTISED, p.row);
+#pragma unroll 1
+    for (u64 at = first; at < last; at += BLOCK) quantise(p.dtype, from, to, scales, at, least(at + BLOCK, last));
+    return;
+  }
+  const u64 at = (u64)piece * PIECE;
+  copy_piece(from + at, to + at, (u32)least(p.row - at, PIECE));
+}
+
+// Each token of the block's part to every rank that it goes to, once, by the workers of the blocks that share it.
+SYMMEM_FN void send_tokens(const Tokens& t, const Payload* payloads, u32 count) {
+  u32 pieces = 0;
+  for (u32 i = 0; i < count; i++) pieces += pieces_of(payloads[i]);
+  if (pieces == 0) return;
+  const u64 warps = (u64)t.part.sharers * (workers() / 32), items = (t.part.last - t.part.first) * t.each * pieces;
+#pragma unroll 1
+  for (u64 item = t.part.index * (workers() / 32) + warp_index(); item < items; item += warps) {
+    const u64 choice = t.part.first * t.each + quotient(item, pieces), token = quotient(choice, t.each);
+    const u64 place = load_element<u64>(t.place(choice));
+    if (place == NOWHERE) continue;
+    // Of the choices that went to one rank, the first.
+    u32 repeated = 0;
+#pragma unroll 1
+    for (u64 i = token * t.each + warp_thread(); i < choice; i += 32) repeated |= rank_of(load_element<u64>(t.place(i))) == rank_of(place);
+    if (of_warp(repeated, [](u32 a, u32 b) { return a | b; }) != 0) continue;
+    SYMMEM_STALL_WARP(t.lane.host, STALL_PUT_DATA);
+    u32 piece = (u32)(item - (choice - t.part.first * t.each) * pieces), i = 0;
+    for (; piece >= pieces_of(payloads[i]); i++) piece -= pieces_of(payloads[i]);
+    send_piece(payloads[i], token, place, piece);
+  }
+}
+
+// Where ranks have their records.
+struct Records {
+  u64 peers, offset;  // array: by rank, where its allocation of them is mapped; where they begin in that
+  u64 bytes;          // of one
+};
+
+// The records of the block's part, by the workers of the blocks that share it.
+SYMMEM_FN void send_records(const Tokens& t, const Records& records) {
+  const u64 end = t.part.last * t.each, threads = (u64)t.part.sharers * workers();
+#pragma unroll 1
+  for (u64 at = t.part.first * t.each + t.part.index * workers() + thread_index(); at < end; at += threads) {
+    const u64 place = load_element<u64>(t.place(at));
+    if (place == NOWHERE) continue;
+    const u64 token = quotient(at, t.each);
+    const u32 k = (u32)(at - token * t.each), rank = rank_of(place), first = first_of(t, token, rank);
+    if (t.shape.by_rank && first != k) continue;
+    u64* words = pointer<u64>(pointer<const u64>(records.peers)[rank] + records.offset + row_of(place) * records.bytes);
+    store_element<u64>(words, t.lane.rank | token << 32);
+    store_element<u64>(words + 1, k | (u64)t.weight(at) << 32);
+    store_element<u64>(words + 2, row_of(load_element<u64>(t.place(token * t.each + first))));
+    store_element<u64>(words + 3, 0);
+    if (!t.shape.by_rank) continue;
+    const u64 low = t.shape.first(rank), high = t.shape.first(rank + 1);
+#pragma unroll 1
+    for (u32 i = 0; i < t.each; i++) {
+      const u64 expert = t.expert(token * t.each + i);
+      const u32 index = expert >= low && expert < high ? (u32)(expert - low) : ~0u;
+      store_element<u64>(words + 4 + i, index | (u64)t.weight(token * t.each + i) << 32);
+    }
+  }
+}
+
+}  // namespace routing
+}  // namespace symmem
+
+#endif  // SYMMEM_ROUTING_CUH
