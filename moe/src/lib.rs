@@ -62,7 +62,7 @@
 //!   rank's message has come, which says that its output is there to be written. Nothing is staged, and the
 //!   input is free at the end.
 //! - *Splits or counts go first, unless there are few*: what all ranks know of each other decides whether rows
-//!   fit before one moves. Few tokens are shown to all ranks at once instead ([`Route`]), and a landing has
+//!   fit before one moves. On CPUs, few tokens are shown to all ranks at once instead ([`Route`]); a landing has
 //!   room for whatever may come, so that its halves ask nobody.
 //! - *A combine reads*: experts' rows stay where they were made, and each token's rank reads those that are its
 //!   own: nothing is kept for them, and nothing is copied before it is added.
