@@ -260,6 +260,11 @@ fn layers_are_stamped(_: &Context) -> Verdict {
         if cfg!(feature = "collectives") { &["the built-in choice table"] } else { &[] };
     let kernels: &[&str] = match () {
         () if !cfg!(feature = "cuda") => &[],
+        () if cfg!(feature = "moe") => &[
+            "the kernels of symmem-collectives",
+            "the kernels of symmem-moe",
+            "the kernels of symmem-sync",
+        ],
         () if cfg!(feature = "collectives") => {
             &["the kernels of symmem-collectives", "the kernels of symmem-sync"]
         }
