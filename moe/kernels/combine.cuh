@@ -101,7 +101,7 @@ SYMMEM_FN void sum_columns(const Combine& p, u64 token, u64 first, u64 end, Addr
 
 // The sums of all tokens, dealt out to the workers of all blocks.
 template <int D, class Address> SYMMEM_FN void sum_tokens(const Combine& p, Address address) {
-  const u64 tokens = least(load_element<u64>(pointer<u64>(p.routed.tokens)), p.output_rows), end = p.row * Size<D>::value;
+  const u64 tokens = tokens_again(p.lane, p.routed, p.output_rows), end = p.row * Size<D>::value;
   const u64 chunks = quotient(end + COLUMNS - 1, COLUMNS), warps = (u64)grid_size() * (workers() / 32);
 #pragma unroll 1
   for (u64 item = block_index() + (u64)grid_size() * warp_index(); item < tokens * chunks; item += warps) {

@@ -170,7 +170,7 @@ SYMMEM_FN void dispatch(const Dispatch& p) {
   Headers headers(lane, sync_thread());
   const bool anew = p.indices != 0;
   const Given given{p.indices, p.weights, p.count, p.source_rows, p.index};
-  const u64 last = anew ? tokens_of(given) : least(load_element<u64>(pointer<u64>(p.routed.tokens)), p.source_rows);
+  const u64 last = anew ? tokens_of(given) : tokens_again(lane, p.routed, p.source_rows);
   Counts m(p, shared, given, last);
   // Before the epoch is known.
   if (anew) count_all(m);
@@ -222,8 +222,9 @@ SYMMEM_FN void spread_rows(const Dispatch& p) {
   u64 next = block_index() + (u64)grid_size() * warp_index(), before = 0;
 #pragma unroll 1
   for (u32 group = 0; group < count; group++) {
-    const u64 end = before + load_element<u64>(groups + group) * pieces;
+    // Whoever wrote these, rows end where the outputs do.
     const u64 start = load_element<u64>(groups + count + group);
+    const u64 end = before + kept_rows(load_element<u64>(groups + group), start, p.routed.capacity) * pieces;
 #pragma unroll 1
     for (; next < end; next += warps) {
       const u64 index = quotient(next - before, pieces), row = start + index;

@@ -94,7 +94,9 @@ SYMMEM_FN void send_back(const CombineSend& p) {
   const u64 place = p.routed.max_tokens * p.row, warps = (u64)grid_size() * (workers() / 32);
   u64 next = block_index() + (u64)grid_size() * warp_index(), before = 0;
   auto send = [&](u32 target) {
-    const u64 bytes = load_element<u64>(pointer<u64>(p.routed.groups) + target) * p.row;
+    // Whoever wrote that, there is room for no more on either side; a negative count is none.
+    const u64 told = load_element<u64>(pointer<u64>(p.routed.groups) + target);
+    const u64 bytes = told >> 63 ? 0 : least(told, p.routed.max_tokens) * p.row;
     const u64 from = p.rows + target * place, to = pointer<const u64>(p.peers)[target] + p.offset + lane.rank * place;
     const u64 end = before + quotient(bytes + PIECE - 1, PIECE);
     for (; next < end; next += warps) {

@@ -187,6 +187,8 @@ template <class M> SYMMEM_FN bool meet(const M& m, const Step& step, Headers& he
 SYMMEM_FN bool agree(const Lane& lane, const Step& step, Headers& headers) {
   bool ok = true;
   if (!is_worker()) {
+    // Nor is a header a releasing store: what kernels before this one stored must be there for whoever sees it.
+    fence_system();
     headers.publish(lane, step);
     ok = headers.compare(lane, step, [](u32) { return true; });
     // Headers are no acquiring loads.

@@ -84,6 +84,15 @@ SYMMEM_FN u64 tokens_of(const Given& given) {
   return given.count == 0 ? given.rows : least(load_element<u64>(pointer<u64>(given.count)), given.rows);
 }
 
+// How many tokens the last dispatch had, of which a call has room for so many rows. The first thread tells the host of
+// more.
+SYMMEM_FN u64 tokens_again(const Lane& lane, const Routed& routed, u64 room) {
+  const u64 found = load_element<u64>(pointer<u64>(routed.tokens));
+  if (found > room && block_index() == 0 && thread_index() == 0)
+    tell_host(routed.status, Verdict{(u64)lane.rank + 1, finding(WRONG_TOKENS, 0, found, room)});
+  return least(found, room);
+}
+
 // This rank's tokens and their choices.
 struct Tokens {
   const Lane& lane;

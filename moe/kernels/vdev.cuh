@@ -199,7 +199,8 @@ struct Entries {
     } else {
       from = is_bin ? load_element<u64>(pointer<u64>(m.p.in_offsets) + m.input(target, bin)) : 0;
     }
-    const u64 bytes = kept_rows(rows, at, capacity) * m.p.row;
+    // The caller may have changed splits and offsets since they were looked at: no row past the input is read.
+    const u64 bytes = kept_rows(kept_rows(rows, at, capacity), from, m.p.input_rows) * m.p.row;
     const u64 first = pieces + sum_before((bytes + PIECE - 1) / PIECE, all);
     if (is_bin) m.set_entry(target, bin, Entry{from * m.p.row, at * m.p.row, bytes, first});
     pieces += all;

@@ -20,6 +20,7 @@ use crate::call::{At, Call, Exchange, failed};
 use crate::gpu;
 #[cfg(feature = "cuda")]
 use crate::kept::Kernels;
+use crate::tensors::{Named, TensorMismatch, apart};
 use crate::verdict::Refusal;
 
 /// What happens to rows for which an output has no room.
@@ -49,31 +50,9 @@ pub enum AllToAllVdevError {
     /// The splits did not fit; nothing has moved, on any rank, and the group goes on.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// Peers store into the output, so it must be memory that they have mapped.
-    #[error("the output had no rendezvous in this group: call group.rendezvous first")]
-    NotSymmetric,
-    /// A tensor of rows has a dimension along which they follow each other.
-    #[error("the {what} has no dimensions: rows follow each other along the first one")]
-    NoRows {
-        /// Which tensor.
-        what: &'static str,
-    },
-    /// Rows of the input and of the output are of different lengths.
-    #[error("a row of the input has {input} elements, of the output {output}")]
-    Row {
-        /// Elements of a row of the input.
-        input: u64,
-        /// Elements of a row of the output.
-        output: u64,
-    },
-    /// Splits and offsets are of 64 bits.
-    #[error("the {what} are {found}: splits and offsets are i64")]
-    SplitType {
-        /// Which splits.
-        what: &'static str,
-        /// Their type.
-        found: DType,
-    },
+    /// A tensor is not what the call needs.
+    #[error(transparent)]
+    Tensor(#[from] TensorMismatch),
     /// Each rank has as many splits as the others: one for each bin of each rank.
     #[error("{found} input splits for {world} ranks: as many for each rank are needed")]
     Splits {
@@ -106,17 +85,9 @@ pub enum AllToAllVdevError {
         /// How many there may be.
         most: u64,
     },
-    /// Two of the four tensors share bytes.
-    #[error("the {a} and the {b} overlap")]
-    Overlap {
-        /// One of them.
-        a: &'static str,
-        /// The other.
-        b: &'static str,
-    },
 }
 
-symmem_collectives::faults!(AllToAllVdevError: Refused);
+symmem_collectives::faults!(AllToAllVdevError: Refused, Tensor);
 
 /// How rows travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,35 +139,29 @@ impl<'a> AllToAllVdev<'a> {
         }
     }
 
-    fn views(&self) -> [(&'static str, &'a View); 4] {
+    /// Input, input splits, output, output splits.
+    fn tensors(&self) -> [Named<'a>; 4] {
         [
-            ("input", self.input),
-            ("input splits", self.in_splits),
-            ("output", self.output),
-            ("output splits", self.out_splits),
+            Named::new("input", self.input),
+            Named::new("input splits", self.in_splits),
+            Named::new("output", self.output),
+            Named::new("output splits", self.out_splits),
         ]
     }
 
     /// The plan, but for where the output's peers are and the status record.
     fn plan(&self, group: &Group) -> Result<Vdev, AllToAllVdevError> {
-        let of = |what, view| rows(what, view);
-        let (input, output) = (of("input", self.input)?, of("output", self.output)?);
+        let tensors = self.tensors();
+        let [input, _, output, _] = tensors;
+        let ((input_rows, row), (capacity, _)) = (input.rows()?, output.rows()?);
         if self.input.dtype() != self.output.dtype() {
             let (input, output) = (self.input.dtype(), self.output.dtype());
             return Err(CallError::DType { input, output }.into());
         }
-        if input.row != output.row {
-            return Err(AllToAllVdevError::Row { input: input.row, output: output.row });
-        }
-        for (what, view) in self.views() {
-            view.contiguous().map_err(CallError::from)?;
-            let (group, found) = (group.device().kind(), view.memory().backend());
-            if group != found {
-                return Err(CallError::Backend { what, group, found }.into());
-            }
-        }
+        output.shaped(capacity, row)?;
+        tensors.iter().try_for_each(|tensor| tensor.check(group))?;
         let (splits, minor) = self.splits(group.size())?;
-        self.apart()?;
+        apart(&tensors, &[])?;
         let offsets = match self.form {
             Form::Combine => self.in_splits.ptr().checked_add(Bytes(8 * splits)),
             _ => None,
@@ -210,9 +175,9 @@ impl<'a> AllToAllVdev<'a> {
             status: DevicePtr::NULL,
             peers: DevicePtr::NULL,
             peer_offset: self.output.offset().get(),
-            row: input.row * self.input.dtype().size() as u64,
-            input_rows: input.count,
-            capacity: output.count,
+            row: row * self.input.dtype().size() as u64,
+            input_rows,
+            capacity,
             align: self.align,
             minor,
             by_bin: (self.form == Form::Combine).into(),
@@ -223,11 +188,9 @@ impl<'a> AllToAllVdev<'a> {
 
     /// How many splits a rank has, and for how many bins of each rank.
     fn splits(&self, world: usize) -> Result<(u64, u32), AllToAllVdevError> {
-        for (what, view) in [("input splits", self.in_splits), ("output splits", self.out_splits)] {
-            if view.dtype() != DType::I64 {
-                return Err(AllToAllVdevError::SplitType { what, found: view.dtype() });
-            }
-        }
+        let [_, input, _, output] = self.tensors();
+        input.of(&[DType::I64], "i64")?;
+        output.of(&[DType::I64], "i64")?;
         let found = self.in_splits.count();
         let splits = match self.form {
             Form::Combine => found / 2,
@@ -239,27 +202,15 @@ impl<'a> AllToAllVdev<'a> {
             if found == expected { Ok(()) } else { Err(wrong) }
         };
         if self.form == Form::Combine {
-            count("input splits", found)?;
+            count(input.what, found)?;
         }
-        count("output splits", self.out_splits.count())?;
+        count(output.what, self.out_splits.count())?;
         let bins = splits / world as u64;
         let is_even = splits > 0 && splits.is_multiple_of(world as u64);
         match u32::try_from(bins) {
             Ok(minor) if is_even && (self.form != Form::Flat || minor == 1) => Ok((splits, minor)),
             _ => Err(AllToAllVdevError::Splits { found: splits, world }),
         }
-    }
-
-    fn apart(&self) -> Result<(), AllToAllVdevError> {
-        let views = self.views();
-        for (i, (a, first)) in views.iter().enumerate() {
-            for (b, second) in &views[..i] {
-                if first.overlaps(second) {
-                    return Err(AllToAllVdevError::Overlap { a: b, b: a });
-                }
-            }
-        }
-        Ok(())
     }
 
     fn sign(&self, plan: &Vdev, at: &At<'_>, ordinal: u64) -> Signature {
@@ -273,20 +224,6 @@ impl<'a> AllToAllVdev<'a> {
             plan.peer_offset,
         ];
         Signature::new(self.operation(), Some(self.input.dtype()), None, &rest)
-    }
-}
-
-/// A tensor of rows.
-struct Rows {
-    count: u64,
-    /// Elements of one.
-    row: u64,
-}
-
-fn rows(what: &'static str, view: &View) -> Result<Rows, AllToAllVdevError> {
-    match view.layout().shape() {
-        [] => Err(AllToAllVdevError::NoRows { what }),
-        [count, row @ ..] => Ok(Rows { count: *count, row: row.iter().product() }),
     }
 }
 
@@ -315,19 +252,21 @@ impl Exchange for AllToAllVdev<'_> {
     fn launch(&self, at: &At<'_>) -> Result<(), AllToAllVdevError> {
         at.check_stream()?;
         let mut plan = self.plan(at.group)?;
-        let (ordinal, peers) =
-            at.group.mapping(self.output).ok_or(AllToAllVdevError::NotSymmetric)?;
-        plan.peers = peers;
+        let [.., output, _] = self.tensors();
+        let mapped = output.mapped(at.group)?;
+        plan.peers = mapped.peers;
         plan.status = at.status;
-        let signature = self.sign(&plan, at, ordinal);
+        let signature = self.sign(&plan, at, mapped.ordinal);
         let keep = || -> Vec<KeepAlive> {
-            let views = self.views().map(|(_, view)| Some(view.keep_alive()));
+            let views = self.tensors().map(|tensor| Some(tensor.view.keep_alive()));
             let mapped = [at.group.keep_mapped(self.output), Some(at.kept.status.keep_alive())];
             views.into_iter().chain(mapped).flatten().collect()
         };
         #[cfg(feature = "cuda")]
         if let Kernels::Gpu(kernels) = &at.kept.kernels {
-            let allocation = self.output.allocation().ok_or(AllToAllVdevError::NotSymmetric)?;
+            let allocation = self.output.allocation();
+            let allocation =
+                allocation.ok_or(TensorMismatch::NotSymmetric { what: output.what })?;
             let end = allocation.offset().get() + allocation.bytes().get();
             let call = gpu::Launching {
                 kernels,

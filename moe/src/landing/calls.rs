@@ -4,6 +4,8 @@ use core::fmt;
 use core::ops::Deref;
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
+use smallvec::SmallVec;
 use symmem_collectives::CallError;
 use symmem_hal::types::DType;
 use symmem_hal::{Capture, DevicePtr, KeepAlive, Stream, Wait};
@@ -339,7 +341,7 @@ impl Landing {
     /// What the receive half of a landing found, by what has arrived there.
     fn verdict(&self, slot: usize) -> Result<(), HalfError> {
         let arrivals = self.slot(slot).arrivals.view();
-        let mut words = vec![0_u64; arrivals.count() as usize];
+        let mut words: SmallVec<[u64; 64]> = SmallVec::from_elem(0, arrivals.count() as usize);
         arrivals.read(&mut words).map_err(CallError::from)?;
         let arrivals: &[Arrival] = bytemuck::cast_slice(&words);
         let wrong = arrivals.iter().position(|arrival| arrival.finding.what != 0);
@@ -360,9 +362,8 @@ impl Landing {
     /// A tensor of the caller's with rows of the landing's shape and type. How many.
     fn rows_of(&self, at: &At<'_>, tensor: Named<'_>) -> Result<u64, HalfError> {
         tensor.check(at.group)?;
-        let (rows, row) = tensor.rows()?;
+        let (rows, _) = tensor.rows()?;
         tensor.shaped(rows, self.0.row)?;
-        debug_assert_eq!(row, self.0.row);
         let (input, output) = (tensor.view.dtype(), self.0.dtype);
         if input == output { Ok(rows) } else { Err(CallError::DType { input, output }.into()) }
     }
@@ -442,10 +443,11 @@ impl Exchange for Send<'_> {
             tensor.counts(elements)?;
             tensor.of(types, names)?;
         }
-        let read: Vec<_> = [Some(x), Some(indices), weights, count].into_iter().flatten().collect();
+        let read: ArrayVec<_, 4> =
+            [Some(x), Some(indices), weights, count].into_iter().flatten().collect();
         let of_peers =
             [Some(&slot.rows), slot.scales.as_ref(), Some(&slot.records), Some(&slot.arrivals)];
-        let written: Vec<_> =
+        let written: ArrayVec<_, 4> =
             of_peers.into_iter().flatten().map(|m| Named::new("landing", m.view())).collect();
         apart(&written, &read)?;
         let sent = landing.mapped(at.group, slot.rows.view())?;
@@ -487,10 +489,7 @@ impl Exchange for Send<'_> {
             index: size(self.indices) as u32,
             reserved: 0,
         };
-        let views: Vec<_> = [Some(self.x), Some(self.indices), self.weights, self.count]
-            .into_iter()
-            .flatten()
-            .collect();
+        let views: ArrayVec<_, 4> = read.iter().map(|tensor| tensor.view).collect();
         landing.launch(at, Operation::DispatchSend, self.slot, plan, &views)
     }
 }

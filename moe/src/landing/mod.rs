@@ -49,10 +49,10 @@ pub enum HalfError {
     NoLanding,
     /// The halves of one dispatch and combine follow each other on one lane, which says that rows have come.
     #[error(
-        "a half on lane {found}, the one before it was on lane {expected}: all of them are on one lane"
+        "a half on lane {found} of a landing whose halves are on lane {expected}: all of them are on one lane"
     )]
     Lane {
-        /// The lane of the send half.
+        /// The lane of the first half.
         expected: u32,
         /// The lane of this one.
         found: u32,

@@ -1,6 +1,7 @@
 //! Tokens to the ranks of their experts.
 
 use arrayvec::ArrayVec;
+use smallvec::{SmallVec, smallvec};
 use symmem_collectives::CallError;
 use symmem_collectives::numerics::BlockQuantiser;
 use symmem_hal::types::{BackendKind, DType};
@@ -153,6 +154,9 @@ impl<'a> Call<'a, Dispatch<'a>> {
     }
 }
 
+/// What every rank must have alike: four words of a call, three of a tensor, three of scales.
+type Words = SmallVec<[u64; 4 + 3 * PAYLOADS + 3]>;
+
 const SOURCES: [&str; PAYLOADS] = ["x", "first payload", "second payload", "third payload"];
 const TARGETS: [&str; PAYLOADS] =
     ["rows", "first payload's target", "second payload's target", "third payload's target"];
@@ -212,7 +216,7 @@ impl<'a> Dispatch<'a> {
     }
 
     /// One tensor, with the words that every rank must have alike.
-    fn payload(&self, i: usize, at: &At<'_>, words: &mut Vec<u64>) -> Result<Payload, RoutedError> {
+    fn payload(&self, i: usize, at: &At<'_>, words: &mut Words) -> Result<Payload, RoutedError> {
         let Some((source, target)) = self.payloads[i] else {
             return Ok(bytemuck::Zeroable::zeroed());
         };
@@ -308,7 +312,7 @@ impl<'a> Dispatch<'a> {
         let payloads = self.payloads.iter().flatten().count() as u64;
         let quantised = u64::from(self.scales.is_some());
         let kind = kind | has_weights << 2 | quantised << 3 | index << 4 | payloads << 8;
-        let mut words = vec![at.tag, at.lane.index().into(), records.ordinal, kind];
+        let mut words: Words = smallvec![at.tag, at.lane.index().into(), records.ordinal, kind];
         let mut payloads = [bytemuck::Zeroable::zeroed(); PAYLOADS];
         for (i, payload) in payloads.iter_mut().enumerate() {
             *payload = self.payload(i, at, &mut words)?;

@@ -10,7 +10,7 @@ use symmem_moe::hal::{Device, Stream, StreamMode, Wait};
 use symmem_moe::mem::launch::Threads;
 use symmem_moe::mem::{Failure, Group, Options, Tensor};
 use symmem_moe::sync::Lanes as _;
-use symmem_moe::{AllToAllVdevError, Moe, Overflow, gpu, sync};
+use symmem_moe::{AllToAllVdevError, Moe, Overflow, TensorMismatch, gpu, sync};
 
 const PATIENT: Wait = Wait::seconds(30);
 
@@ -119,7 +119,13 @@ fn what_cannot_be_done_is_refused_before_a_launch() {
             control.tell("reset-counts");
             let private = Tensor::<f32>::zeros(group.device(), &[ROWS[1], ROWS[2]]).unwrap();
             let outcome = group.all_to_all_vdev(input, &two, &private, &four).on(stream);
-            assert!(matches!(outcome, Err(AllToAllVdevError::NotSymmetric)), "{outcome:?}");
+            assert!(
+                matches!(
+                    outcome,
+                    Err(AllToAllVdevError::Tensor(TensorMismatch::NotSymmetric { .. }))
+                ),
+                "{outcome:?}"
+            );
             // More than there is workspace for.
             let many = 2 << 20;
             let (wanted, found) = (splits(group, many), splits(group, 2 * many));

@@ -22,6 +22,7 @@ use crate::{check, check_eq, check_err, test};
 pub(super) const TESTS: &[Test] = &[
     test!(there_and_back).seconds(120),
     test!(quantised_rows),
+    test!(no_more_rows_back_than_there_is_room_for),
     test!(other_work_between_the_halves),
     test!(a_third_live_result_is_refused),
     test!(a_captured_send_keeps_its_landing),
@@ -197,6 +198,35 @@ fn there_and_back(context: &Context) -> Verdict {
         for round in 0..3 {
             context.step(format_args!("{choices} of {experts} experts, round {round}"));
             scene.round(&mut random)?;
+        }
+    }
+    Ok(())
+}
+
+/// Counts are the caller's to read, and nobody keeps him from writing them.
+fn no_more_rows_back_than_there_is_room_for(context: &Context) -> Verdict {
+    let mut random = random(context, 14);
+    let (group, me) = (context.group()?, context.rank());
+    let scene = Scene::new(context, &group, setting(context, 6, 2, 5))?;
+    let poison = bf16::from_f32(POISON);
+    for count in [i64::MAX, 1 << 40, 6, -1, i64::MIN] {
+        context.step(format_args!("{count} rows"));
+        let routes = scene.routes(&mut random);
+        let Inputs { x, indices, weights } = scene.inputs(&routes, 1)?;
+        let received = scene.landing.send(&x, &indices).weights(&weights).run()?.receive()?;
+        let mut groups = received.groups().to_vec()?;
+        groups[..context.size()].fill(count);
+        scene.apply(&received)?;
+        received.groups().write(&groups)?;
+        received.send_back(&scene.made).run()?;
+        let (output, view) = scene.output(routes.tokens(me))?;
+        received.receive_back(&view).run()?;
+        // All rows that there is room for, or none: then sums are of what was there before.
+        if count > 0 {
+            scene.check_output(&routes, &output, 1)?;
+        } else {
+            let last = output.to_vec()?.split_off(routes.tokens(me) * ROW);
+            check!(last.iter().all(|v| v.to_bits() == poison.to_bits()), "past the tokens");
         }
     }
     Ok(())

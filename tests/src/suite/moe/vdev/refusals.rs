@@ -4,7 +4,9 @@ use symmem_hal::types::{Bytes, DType, Layout, RankSet};
 use symmem_hal::{Fault as _, Kind, StreamMode, Wait};
 use symmem_mem::call::Operation;
 use symmem_mem::{Failure, Tensor, View};
-use symmem_moe::{AllToAllVdevError as Error, Moe as _, Overflow, Reason, Refusal, VerdictError};
+use symmem_moe::{
+    AllToAllVdevError as Error, Moe as _, Overflow, Reason, Refusal, TensorMismatch, VerdictError,
+};
 use symmem_sync::Lanes as _;
 
 use super::super::model::{Form, Splits};
@@ -206,15 +208,28 @@ fn bad_tensors_are_refused(context: &Context) -> Verdict {
     let bytes = Tensor::<u8>::zeros(device, &[8, 16])?;
     let wide = Tensor::<f32>::zeros(device, &[8, 5])?;
     let flat = |x: &View, s: &View, y: &View, o: &View| group.all_to_all_vdev(x, s, y, o).run();
-    check_err!(flat(&x, &splits, &private, &out), Error::NotSymmetric);
+    check_err!(
+        flat(&x, &splits, &private, &out),
+        Error::Tensor(TensorMismatch::NotSymmetric { what: "output" })
+    );
     check_err!(
         flat(&x, &other, &y, &out),
-        Error::SplitType { what: "input splits", found: DType::I32 }
+        Error::Tensor(TensorMismatch::DType {
+            what: "input splits",
+            expected: "i64",
+            found: DType::I32
+        })
     );
     check_err!(flat(&bytes, &splits, &y, &out), Error::Call(_));
-    check_err!(flat(&wide, &splits, &y, &out), Error::Row { input: 5, output: 4 });
-    check_err!(flat(&y, &splits, &y, &out), Error::Overlap { .. });
-    check_err!(flat(&x, out.slice(0, ranks)?.view(), &y, &out), Error::Overlap { .. });
+    check_err!(
+        flat(&wide, &splits, &y, &out),
+        Error::Tensor(TensorMismatch::Row { what: "output", expected: 5, found: 4 })
+    );
+    check_err!(flat(&y, &splits, &y, &out), Error::Tensor(TensorMismatch::Overlap { .. }));
+    check_err!(
+        flat(&x, out.slice(0, ranks)?.view(), &y, &out),
+        Error::Tensor(TensorMismatch::Overlap { .. })
+    );
     check_err!(flat(&x, &splits, &y, &splits), Error::SplitCount { what: "output splits", .. });
     let found = group.all_to_all_vdev_2d_offset(&x, &splits, &y, &out).run();
     if ranks % 2 == 1 {
@@ -231,7 +246,10 @@ fn bad_tensors_are_refused(context: &Context) -> Verdict {
     let scalar = Layout::contiguous(&[])?;
     let allocation = x.allocation().ok_or_else(|| TestError::failed("no allocation"))?;
     let scalar = View::new(allocation, Bytes::ZERO, DType::F32, scalar)?;
-    check_err!(flat(&scalar, &splits, &y, &out), Error::NoRows { what: "input" });
+    check_err!(
+        flat(&scalar, &splits, &y, &out),
+        Error::Tensor(TensorMismatch::NoRows { what: "input" })
+    );
     // None of them has had an effect.
     group.check()?;
     flat(&x, &splits, &y, &out)?;
