@@ -3,7 +3,7 @@
 #ifndef SYMMEM_LINES_CUH
 #define SYMMEM_LINES_CUH
 
-#include "plan.cuh"
+#include "symmem_lane.cuh"
 
 #ifdef SYMMEM_HAS_LINES
 

@@ -173,7 +173,10 @@ SYMMEM_FN void dispatch(const Dispatch& p) {
   const u64 last = anew ? tokens_of(given) : tokens_again(lane, p.routed, p.source_rows);
   Counts m(p, shared, given, last);
   // Before the epoch is known.
-  if (anew) count_all(m);
+  if (anew) {
+    count_all(m);
+    keep_own(m, 0, m.words);
+  }
   Step step{};
   // A lane may be closed between two threads' looks; warps go on whole.
   if (block_any(!enter(lane, step))) return;

@@ -54,6 +54,9 @@ SYMMEM_FN u64 add(u64 a, u64 b) { return a + b < a ? ~0ull : a + b; }
 SYMMEM_FN u64 least(u64 a, u64 b) { return a < b ? a : b; }
 SYMMEM_FN u64 most(u64 a, u64 b) { return a > b ? a : b; }
 
+// By 32 bits where that does.
+SYMMEM_FN u64 quotient(u64 a, u64 b) { return (a | b) >> 32 ? a / b : (u32)a / (u32)b; }
+
 SYMMEM_FN u32 warp_index() { return thread_index() / 32; }
 SYMMEM_FN u32 warp_thread() { return thread_index() % 32; }
 
@@ -100,18 +103,25 @@ template <class M> struct Messages {
     if (cached) return at_hand[source * words + i];
     return source == me ? own(i) : load_element<u64>(staged_words(source) + i);
   }
-  // By every block the same, where they are not shared.
+  // Of a peer; by every block the same, where they are not shared.
   SYMMEM_FN void keep(u32 source, u32 i, u64 value) const {
     if (cached) at_hand[source * words + i] = value;
-    else if (source != me) store_element<u64>(staged_words(source) + i, value);
+    else store_element<u64>(staged_words(source) + i, value);
   }
 };
+
+// Has this rank's own words from `first` on at hand, before anybody is told. Every thread of the block calls it.
+template <class M> SYMMEM_FN void keep_own(const M& m, u32 first, u32 end) {
+  if (!m.cached) return;
+  for (u32 i = first + thread_index(); i < end; i += block_size()) m.keep(m.me, i, m.own(i));
+  block_sync();
+}
 
 // This rank's message to every peer, by the workers of block 0.
 template <class M> SYMMEM_FN void send_message(const M& m, const Step& step) {
   const Lane& lane = m.lane;
   for (u32 i = thread_index(); i < m.words; i += workers()) {
-    const u64 word = m.own(i);
+    const u64 word = m.word(m.me, i);
     for_peers<0>(lane, [&](u32 r) {
       if (m.staged) {
         SYMMEM_STALL(lane.host, STALL_WRITE_STAGING);
@@ -152,7 +162,7 @@ template <class M> SYMMEM_FN bool take_packets(const M& m, const Step& step) {
 #pragma unroll
     for (u32 k = 0; k < U; k++) {
       const u32 source = (at + k * n) / m.words, i = at + k * n - source * m.words;
-      if (at + k * n < count) m.keep(source, i, source == m.me ? m.own(i) : words[k]);
+      if (at + k * n < count && source != m.me) m.keep(source, i, words[k]);
     }
   }
   return true;
@@ -164,22 +174,29 @@ SYMMEM_FN bool poll_message(const Lane& lane, const Step& step, u32 writer) {
   return found >> 32 == step.epoch && (u32)found >= MESSAGE;
 }
 
-// Tells every peer, and takes what they tell, all in the same call; false if one is not, or does not come.
-// Every thread of the block calls it, and all get the same answer.
-template <class M> SYMMEM_FN bool meet(const M& m, const Step& step, Headers& headers) {
+// Tells every peer. Every thread of the block calls it.
+template <class M> SYMMEM_FN void announce(const M& m, const Step& step, Headers& headers) {
+  if (!is_worker()) headers.publish(m.lane, step);
+  if (block_index() != 0) return;
+  if (is_worker()) send_message(m, step);
+  if (!m.staged) return;
+  block_sync();
+  if (!is_worker()) raise_flags(m.lane, step, MESSAGE);
+}
+
+// Takes what the peers tell, all in the same call; false if one is not, or does not come. Every thread of the
+// block calls it, and all get the same answer.
+template <class M> SYMMEM_FN bool hear(const M& m, const Step& step, Headers& headers) {
   const Lane& lane = m.lane;
-  if (!is_worker()) headers.publish(lane, step);
-  if (block_index() == 0) {
-    if (is_worker()) send_message(m, step);
-    if (m.staged) {
-      block_sync();
-      if (!is_worker()) raise_flags(lane, step, MESSAGE);
-    }
-  }
   bool ok = true;
   if (!is_worker()) ok = headers.compare(lane, step, [&](u32 r) { return !m.staged || poll_message(lane, step, r); });
   else if (!m.staged) ok = take_packets(m, step);
   return !block_any(!ok);
+}
+
+template <class M> SYMMEM_FN bool meet(const M& m, const Step& step, Headers& headers) {
+  announce(m, step, headers);
+  return hear(m, step, headers);
 }
 
 // Of calls that tell nothing: whether all ranks are in the same one. What they stored in operations before it is
@@ -197,14 +214,19 @@ SYMMEM_FN bool agree(const Lane& lane, const Step& step, Headers& headers) {
   return !block_any(!ok);
 }
 
-// Tells all that the rows of this block are there, and awaits theirs. Every thread of the block calls it, and the
-// sync warp says whether all have come.
-SYMMEM_FN bool part(const Lane& lane, const Step& step) {
+// Tells those peers to whom this block has stored rows, `to`, that they are there, and awaits those of the peers
+// that have stored some here, `from`. Every thread of the block calls it, and the sync warp says whether all have
+// come.
+template <class To, class From> SYMMEM_FN bool part(const Lane& lane, const Step& step, To to, From from) {
   block_sync();
   if (is_worker()) return true;
   Gate gate;
-  raise_flags(lane, step, ROWS);
-  return await_flags(lane, step, gate, ROWS);
+  raise_flags(lane, step, ROWS, to);
+  return await_flags(lane, step, gate, ROWS, from);
+}
+SYMMEM_FN bool part(const Lane& lane, const Step& step) {
+  auto all = [](u32) { return true; };
+  return part(lane, step, all, all);
 }
 
 // ---------------------------------------------------------------------------------- verdict

@@ -23,9 +23,6 @@ SYMMEM_FN u64 place_at(u32 rank, u64 row) { return (u64)rank << RANK_SHIFT | row
 SYMMEM_FN u32 rank_of(u64 place) { return (u32)(place >> RANK_SHIFT); }
 SYMMEM_FN u64 row_of(u64 place) { return place & ((1ull << RANK_SHIFT) - 1); }
 
-// By 32 bits where that does.
-SYMMEM_FN u64 quotient(u64 a, u64 b) { return (a | b) >> 32 ? a / b : (u32)a / (u32)b; }
-
 // Who has which expert: as evenly as it goes, in rank order. A bin is what rows are counted for: an expert, or where
 // rows lie by rank a target.
 struct Shape {

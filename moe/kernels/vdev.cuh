@@ -7,6 +7,7 @@
 #ifndef SYMMEM_VDEV_CUH
 #define SYMMEM_VDEV_CUH
 
+#include "lines.cuh"
 #include "messages.cuh"
 
 namespace symmem {
@@ -40,15 +41,35 @@ struct alignas(16) Entry {
   u64 from;   // where they begin in the input
   u64 to;     // and in the output
   u64 bytes;  // of those that are kept
-  u64 first;  // pieces of the bins before
+  u64 first;  // pieces of the bins before; vectors, of rows that go in lines
+};
+
+// Rows for one of this rank's bins that come in lines.
+struct Run {
+  u64 to;     // where they begin in the output
+  u64 first;  // vectors of the bins before,
+  u64 end;    // and of the last row that is kept, and all before
 };
 
 // What a block has at hand of messages and entries, where all of them fit.
-constexpr u32 SHARED_WORDS = 3072, SHARED_ENTRIES = 640;
+constexpr u32 SHARED_WORDS = 2304, SHARED_ENTRIES = 512;
+
+// Ranks of which some rows may go in lines.
+constexpr u32 LINE_RANKS = 64;
+
+// Bytes of a rank's rows for others that go in lines, at most: without waiting for anybody, to whoever has yet to
+// say where they belong. More rows are faster stored there at once.
+constexpr u64 LINE_BYTES = 4 << 20;
+
+// Of rows that do not go in lines.
+constexpr u32 DIRECT = ~0u;
 
 struct Shared {
   Entry entries[SHARED_ENTRIES];
+  Run runs[SHARED_ENTRIES];
   u64 words[SHARED_WORDS];
+  // By rank: vectors that go there in lines, and that come from there.
+  u32 out[LINE_RANKS], in[LINE_RANKS];
   // By warp.
   u64 negative[MOST_WARPS], outside[MOST_WARPS], sum[MOST_WARPS];
   u64 overflow[MOST_WARPS], needed[MOST_WARPS];
@@ -62,18 +83,31 @@ struct Matrix : Messages<Matrix> {
   const Vdev& p;
   Shared& shared;
   u32 minor;
-  u32 splits;  // of a rank
+  u32 splits;      // of a rank
+  u64 most_lines;  // rows of one rank for another that go in lines, at most; 0 for none
   Finding wrong;
 
   SYMMEM_FN Matrix(const Vdev& p, Shared& shared)
       : Messages(p.lane, HEAD + p.lane.world * p.minor, shared.words, SHARED_WORDS), p(p), shared(shared), minor(p.minor),
-        splits(words - HEAD), wrong{} {}
+        splits(words - HEAD), most_lines(0), wrong{} {}
+
+  // Whether rows may go in lines is the same everywhere. They leave nothing for `scrub` to know of.
+  SYMMEM_FN void begin(const Step& step) {
+    parity = step.parity;
+#ifdef SYMMEM_HAS_LINES
+    if (!cached || !has_shared_entries() || world > LINE_RANKS || p.row == 0 || p.row % 16 != 0 || scrub_due(step.epoch)) return;
+    const u64 room = (u64)p.lane.line_count / 16 * Lines::VECTORS * 16;
+    most_lines = quotient(least(room, LINE_BYTES / (world > 1 ? world - 1 : 1)), p.row);
+#endif
+  }
+  SYMMEM_FN bool goes_in_lines(u32 target) const { return most_lines != 0 && target != me && shared.out[target] != DIRECT; }
+  SYMMEM_FN bool comes_in_lines(u32 source) const { return most_lines != 0 && source != me && shared.in[source] != DIRECT; }
 
   SYMMEM_FN u64 own_split(u32 i) const { return load_element<u64>(pointer<u64>(p.in_splits) + i); }
 
   // Of this rank's message. Of wrong splits none counts.
   SYMMEM_FN u64 own_word(u32 i) const {
-    if (i >= HEAD) return wrong.what != 0 ? 0 : own_split(i - HEAD);
+    if (i >= HEAD) return own_split(i - HEAD);
     return i == 0 ? p.capacity : i == 1 ? wrong.what : i == 2 ? wrong.value : wrong.limit;
   }
 
@@ -116,8 +150,9 @@ struct Matrix : Messages<Matrix> {
   }
 };
 
-// Looks at this rank's own splits. Every thread of the block calls it, and all get the same.
-SYMMEM_FN Finding check(const Matrix& m) {
+// Looks at this rank's own splits, which are at hand then, if any are. Every thread of the block calls it, `ahead`
+// with the split of its index, and all get the same.
+SYMMEM_FN Finding check(const Matrix& m, u64 ahead) {
   const Vdev& p = m.p;
   Shared& s = m.shared;
   auto end = [&](u64 i) {
@@ -126,7 +161,8 @@ SYMMEM_FN Finding check(const Matrix& m) {
   };
   u64 negative = NOTHING, outside = NOTHING, sum = 0;
   for (u32 i = thread_index(); i < m.splits; i += block_size()) {
-    const u64 split = m.own_split(i);
+    const u64 split = i == thread_index() ? ahead : m.own_split(i);
+    if (m.cached) m.keep(m.me, HEAD + i, split);
     if (split >> 63) negative = least(negative, i);
     else if (p.in_offsets == 0) sum = add(sum, split);
     // Where a split has no rows, its offset means nothing.
@@ -179,7 +215,7 @@ struct Entries {
   const Matrix& m;
   u32 target;
   u64 capacity;
-  u64 source = 0, pieces = 0;  // rows and pieces of the bins before
+  u64 source = 0, pieces = 0;  // rows and pieces, or vectors, of the bins before
 
   SYMMEM_FN Entries(const Matrix& m, u32 target) : m(m), target(target), capacity(m.capacity(target)) {
     if (m.p.in_offsets != 0) return;
@@ -189,20 +225,32 @@ struct Entries {
     source = of_warp(sum, add);
   }
 
-  // Each thread's bin, if it has one, whose rows begin at `at` in the output.
+  // Where rows of each thread's bin begin in the input, if it has one.
+  SYMMEM_FN u64 from(u32 bin, u64 rows) {
+    if (m.p.in_offsets != 0) return bin < m.minor ? load_element<u64>(pointer<u64>(m.p.in_offsets) + m.input(target, bin)) : 0;
+    u64 all;
+    const u64 found = source + sum_before(rows, all);
+    source += all;
+    return found;
+  }
+  // That bin, whose rows begin at `at` in the output.
   SYMMEM_FN void put(u32 bin, u64 rows, u64 at) {
     const bool is_bin = bin < m.minor;
-    u64 from, all;
-    if (m.p.in_offsets == 0) {
-      from = source + sum_before(rows, all);
-      source += all;
-    } else {
-      from = is_bin ? load_element<u64>(pointer<u64>(m.p.in_offsets) + m.input(target, bin)) : 0;
-    }
+    const u64 from = this->from(bin, rows);
+    u64 all;
     // The caller may have changed splits and offsets since they were looked at: no row past the input is read.
     const u64 bytes = kept_rows(kept_rows(rows, at, capacity), from, m.p.input_rows) * m.p.row;
     const u64 first = pieces + sum_before((bytes + PIECE - 1) / PIECE, all);
     if (is_bin) m.set_entry(target, bin, Entry{from * m.p.row, at * m.p.row, bytes, first});
+    pieces += all;
+  }
+  // The same of rows that go in lines, which are `vectors` then.
+  SYMMEM_FN void put_lines(u32 bin, u64 rows) {
+    // Here too. There are as many rows as the receiver has been told.
+    const u64 last = m.p.input_rows - least(rows, m.p.input_rows), from = least(this->from(bin, rows), last);
+    u64 all;
+    const u64 first = pieces + sum_before(rows * (m.p.row / 16), all);
+    if (bin < m.minor) m.set_entry(target, bin, Entry{from * m.p.row, 0, 0, first});
     pieces += all;
   }
   SYMMEM_FN void end() {
@@ -210,36 +258,87 @@ struct Entries {
   }
 };
 
+// Calls `put` with every bin of a target, its rows of one source, and the row that those begin at; past the last bin
+// too. By one warp. How many rows the target's output needs.
+template <class Put> SYMMEM_FN u64 walk(const Matrix& m, u32 source, u32 target, Put put) {
+  if (!m.p.by_bin) {
+    return place(m, target, [&](u32 bin, u64 start) {
+      u64 rows = 0;
+      if (bin < m.minor) {
+        for (u32 s = 0; s < source; s++) start = add(start, m.rows(s, target, bin));
+        rows = m.rows(source, target, bin);
+      }
+      put(bin, rows, start);
+    });
+  }
+  u64 next = 0;
+  const u64 needed = place(m, target, [&](u32 major, u64 start) {
+    const u64 found = warp_read(start, source % 32);
+    if (major / 32 == source / 32) next = found;
+  });
+#pragma unroll 1
+  for (u32 base = 0; base < m.minor; base += 32) {
+    const u32 bin = base + warp_thread();
+    const u64 rows = bin < m.minor ? m.rows(source, target, bin) : 0;
+    u64 all;
+    const u64 at = add(next, sum_before(rows, all));
+    put(bin, rows, at);
+    next = add(next, all);
+  }
+  return needed;
+}
+
 // Where this rank's rows for a target go, by one warp: its entries. How many rows the target's output needs.
 SYMMEM_FN u64 place_own(const Matrix& m, u32 target) {
   Entries entries(m, target);
-  u64 own = 0, needed;
-  if (!m.p.by_bin) {
-    needed = place(m, target, [&](u32 bin, u64 start) {
-      u64 rows = 0;
-      if (bin < m.minor) {
-        for (u32 source = 0; source < m.me; source++) start = add(start, m.rows(source, target, bin));
-        rows = m.rows(m.me, target, bin);
-      }
-      entries.put(bin, rows, start);
-    });
-  } else {
-    needed = place(m, target, [&](u32 source, u64 start) {
-      const u64 of_mine = warp_read(start, m.me % 32);
-      if (source / 32 == m.me / 32) own = of_mine;
-    });
-#pragma unroll 1
-    for (u32 base = 0; base < m.minor; base += 32) {
-      const u32 bin = base + warp_thread();
-      const u64 rows = bin < m.minor ? m.rows(m.me, target, bin) : 0;
-      u64 all;
-      const u64 at = add(own, sum_before(rows, all));
-      entries.put(bin, rows, at);
-      own = add(own, all);
-    }
-  }
+  const u64 needed = walk(m, m.me, target, [&](u32 bin, u64 rows, u64 at) { entries.put(bin, rows, at); });
   entries.end();
   return needed;
+}
+SYMMEM_FN u64 needed_by(const Matrix& m, u32 target) {
+  return place(m, target, [](u32, u64) {});
+}
+
+// ------------------------------------------------------------------------------------- lines
+
+// Vectors of the rows of a source for a target, of which one is this rank, by one warp; DIRECT if they do not go in
+// lines.
+SYMMEM_FN u32 vectors_of(const Matrix& m, u32 source, u32 target) {
+  u64 rows = 0;
+  for (u32 bin = warp_thread(); bin < m.minor; bin += 32) rows = add(rows, m.rows(source, target, bin));
+  rows = of_warp(rows, add);
+  return rows <= m.most_lines ? (u32)(rows * (m.p.row / 16)) : DIRECT;
+}
+
+// Where the rows for a target begin that go in lines, by one warp.
+SYMMEM_FN void begin_lines(const Matrix& m, u32 target) {
+  const u32 count = vectors_of(m, m.me, target);
+  if (warp_thread() == 0) m.shared.out[target] = count;
+  if (count == DIRECT || count == 0) return;
+  Entries entries(m, target);
+#pragma unroll 1
+  for (u32 base = 0; base < m.minor; base += 32) {
+    const u32 bin = base + warp_thread();
+    entries.put_lines(bin, bin < m.minor ? m.rows(m.me, target, bin) : 0);
+  }
+  entries.end();
+}
+
+// Where rows of a source go that come in lines, by one warp.
+SYMMEM_FN void place_lines(const Matrix& m, u32 source) {
+  const u32 count = vectors_of(m, source, m.me);
+  if (warp_thread() == 0) m.shared.in[source] = count;
+  if (count == DIRECT || count == 0) return;
+  const u64 each = m.p.row / 16, capacity = m.capacity(m.me);
+  Run* runs = m.shared.runs + source * (m.minor + 1);
+  u64 vectors = 0;
+  walk(m, source, m.me, [&](u32 bin, u64 rows, u64 at) {
+    u64 all;
+    const u64 first = vectors + sum_before(rows * each, all);
+    if (bin < m.minor) runs[bin] = Run{at * m.p.row, first, first + kept_rows(rows, at, capacity) * each};
+    vectors += all;
+  });
+  if (warp_thread() == 0) runs[m.minor] = Run{0, count, count};
 }
 
 }  // namespace vdev

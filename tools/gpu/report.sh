@@ -5,7 +5,7 @@
 #   report.sh FOLDER PART...
 #
 # Parts: info kernels processes threads shared shared-processes faults stalls soak memcheck racecheck all-reduce others barrier
-#        enqueue lanes bounds tune compare example
+#        enqueue lanes bounds tune compare example moe moe-suite memcheck-moe racecheck-moe compare-moe
 set -u
 bundle=$(cd "$(dirname "$0")" && pwd)
 out=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -36,6 +36,13 @@ reduce() { # name, seconds, arguments...
     local name=$1 limit=$2
     shift 2
     step "$name" "$limit" ./symmem bench all-reduce --backend cuda --ranks 2 --dtype bf16 --graph --json "$out/$name.json" "$@"
+}
+
+moe() { # name, arguments...
+    local name=moe-$1
+    shift
+    step "$name" 100 ./symmem bench moe --backend cuda --ranks 2 --threads --graph --batch 20x20 --hidden 7168 --experts 16 \
+        --top-k 8 --tokens 1,8,32,128,1024,4096 --json "$out/$name.json" "$@"
 }
 
 for part; do
@@ -108,6 +115,31 @@ for part; do
     tune) step tune 280 ./symmem tune --backend cuda --ranks 2 --threads --graph --output "$out/tune.toml" ;;
     compare) step compare 580 python3 compare/compare.py --symmem ./symmem --peers torch,nccl ;;
     example) step example 120 ./fused-rmsnorm ;;
+    moe-suite)
+        step moe-threads 120 ./conformance --backend cuda --ranks 2 --threads moe::
+        step moe-processes 120 ./conformance --backend cuda --ranks 2 moe::
+        ;;
+    moe)
+        for layout in vdev compact padded rank-major; do
+            moe "$layout" --layout "$layout"
+            [ "$layout" = vdev ] || moe "$layout-f8" --layout "$layout" --quantised
+        done
+        ;;
+    # Of few experts and tokens: every access is checked.
+    memcheck-moe | racecheck-moe)
+        for layout in vdev compact padded rank-major; do
+            step "$part-$layout" 100 compute-sanitizer --tool "${part%-moe}" --error-exitcode 9 \
+                ./symmem bench moe --backend cuda --ranks 2 --threads --layout "$layout" --tokens 1,33 --hidden 1000 --experts 7 \
+                --top-k 3 --iterations 3 --batch 3
+        done
+        ;;
+    compare-moe)
+        for layout in vdev compact; do
+            step "compare-moe-$layout" 280 python3 compare/compare.py --symmem ./symmem --peers torch,nccl --ops moe \
+                --layout "$layout" --tokens 1,8,32,128,1024,4096 --hidden 7168 --experts 16 --top-k 8 --runs 5 \
+                --json "$out/compare-moe-$layout.json"
+        done
+        ;;
     *)
         echo "no part $part" >&2
         exit 2

@@ -26,7 +26,7 @@ const MOST: u64 = 64 << 20;
 const README: &str = "\
 For a machine with NVIDIA GPUs: nothing to install but the driver, and NVRTC where there is no
 kernels.bundle (python3 -m pip install nvidia-cuda-nvrtc; SYMMEM_NVRTC_LIBRARY can name its path).
-With a kernels.bundle: export SYMMEM_KERNEL_BUNDLE=$PWD/kernels.bundle
+With one: gunzip --keep kernels.bundle.gz; export SYMMEM_KERNEL_BUNDLE=$PWD/kernels.bundle
 Compiled kernels are kept in ~/.cache/symmem, or SYMMEM_CACHE_DIR.
 
 What is here, and why not what is not
@@ -51,7 +51,8 @@ Beside torch and NCCL, where they are installed
 A user's own kernel
   ./fused-rmsnorm
 All of that, each step with a limit, into a folder
-  ./report.sh report info processes threads shared faults memcheck all-reduce others barrier enqueue lanes bounds compare
+  ./report.sh report info processes threads shared faults memcheck all-reduce others barrier enqueue lanes bounds compare \
+    moe memcheck-moe compare-moe
 ";
 
 /// Examples that are taken along unless others are named.
@@ -107,7 +108,11 @@ pub fn run(arguments: &Arguments, summary: &mut Summary) {
         let readme = folder.join("README.txt");
         fs::write(&readme, README).map_err(|e| format!("{}: {e}", readme.display()))
     });
-    summary.step("bundle: kernels", || kernel_bundle(&folder));
+    summary.step("bundle: kernels", || {
+        let plain = folder.join("kernels.bundle");
+        kernel_bundle(&folder, &plain)?;
+        if plain.exists() { pack(&plain) } else { Ok(()) }
+    });
     summary.step("bundle: its size", || measure(&folder));
 }
 
@@ -137,16 +142,28 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
 }
 
 /// Compiles all kernels, where there is something to compile them with.
-fn kernel_bundle(folder: &Path) -> Result<(), String> {
+fn kernel_bundle(folder: &Path, out: &Path) -> Result<(), String> {
     let Some(nvrtc) = kernels::present() else {
         println!("left out: NVRTC is not on this machine, nor installed by `cargo xtask kernels`");
         return Ok(());
     };
     let mut compile = Command::new(folder.join("symmem"));
-    compile.args(["kernels", "--out"]).arg(folder.join("kernels.bundle"));
+    compile.args(["kernels", "--out"]).arg(out);
     compile.env(kernels::VARIABLE, nvrtc);
     let status = compile.status().map_err(|e| e.to_string())?;
     if status.success() { Ok(()) } else { Err(status.to_string()) }
+}
+
+/// Packs a file, which goes: three architectures' code of every type is more than a folder may have, and packs
+/// to a quarter.
+fn pack(plain: &Path) -> Result<(), String> {
+    let packed = plain.with_added_extension("gz");
+    let failed = |e| format!("{}: {e}", packed.display());
+    let code = fs::read(plain).map_err(|e| format!("{}: {e}", plain.display()))?;
+    let file = fs::File::create(&packed).map_err(failed)?;
+    let mut out = flate2::write::GzEncoder::new(file, flate2::Compression::best());
+    out.write_all(&code).and_then(|()| out.finish()).map_err(failed)?;
+    fs::remove_file(plain).map_err(|e| format!("{}: {e}", plain.display()))
 }
 
 /// Prints the sizes of all files, and refuses too much.
@@ -187,6 +204,22 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    #[test]
+    fn what_is_packed_is_the_same() {
+        use std::io::Read as _;
+
+        let folder = tempfile::tempdir().unwrap();
+        let plain = folder.path().join("kernels.bundle");
+        let code: Vec<u8> = (0..100_000_u64).map(|i| (i * i >> 7) as u8).collect();
+        fs::write(&plain, &code).unwrap();
+        assert_eq!(pack(&plain), Ok(()));
+        assert!(!plain.exists());
+        let packed = fs::File::open(folder.path().join("kernels.bundle.gz")).unwrap();
+        let mut found = Vec::new();
+        flate2::read::GzDecoder::new(packed).read_to_end(&mut found).unwrap();
+        assert!(found == code);
+    }
 
     #[test]
     fn a_bundle_has_a_most() {

@@ -25,4 +25,4 @@ pub(crate) use launch::{
 };
 pub(crate) use multimem::multimem;
 pub(crate) use units::Kernels;
-pub use units::{NUMERICS_CUH, PAYLOAD_CUH, UNITS};
+pub use units::{LINES_CUH, NUMERICS_CUH, PAYLOAD_CUH, UNITS};

@@ -17,7 +17,9 @@ use super::plan::GpuPlan;
 pub const PAYLOAD_CUH: (&str, &str) = ("payload.cuh", include_str!("../../kernels/payload.cuh"));
 /// The header of all kernels of this crate: name and text.
 pub(super) const PLAN_CUH: (&str, &str) = ("plan.cuh", include_str!("../../kernels/plan.cuh"));
-const LINES_CUH: (&str, &str) = ("lines.cuh", include_str!("../../kernels/lines.cuh"));
+/// Payload in lines that arrive whole: for the layers above, too.
+#[doc(hidden)]
+pub const LINES_CUH: (&str, &str) = ("lines.cuh", include_str!("../../kernels/lines.cuh"));
 /// How elements are converted and reduced: for the layers above, too.
 #[doc(hidden)]
 pub const NUMERICS_CUH: (&str, &str) = ("numerics.cuh", include_str!("../../kernels/numerics.cuh"));

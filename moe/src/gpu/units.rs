@@ -3,7 +3,7 @@
 use std::sync::{LazyLock, OnceLock};
 
 use linkme::distributed_slice;
-use symmem_collectives::gpu::{NUMERICS_CUH, PAYLOAD_CUH};
+use symmem_collectives::gpu::{LINES_CUH, NUMERICS_CUH, PAYLOAD_CUH};
 use symmem_hal::kernels::{KernelSource, KernelUnits, SYMMEM_CUH, Unit, source_hash};
 use symmem_hal::types::BackendKind;
 use symmem_hal::{Device, Function, LoadError};
@@ -53,7 +53,7 @@ macro_rules! source {
     };
 }
 
-source!(VDEV, "vdev.cu", VDEV_CUH);
+source!(VDEV, "vdev.cu", LINES_CUH, VDEV_CUH);
 source!(DISPATCH, "dispatch.cu", NUMERICS_CUH, ROUTED_CUH, ROUTING_CUH);
 source!(COMBINE, "combine.cu", NUMERICS_CUH, ROUTED_CUH, ROUTING_CUH, COMBINE_CUH);
 source!(LANDING, "landing.cu", NUMERICS_CUH, ROUTED_CUH, ROUTING_CUH, COMBINE_CUH);

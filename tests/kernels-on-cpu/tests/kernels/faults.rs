@@ -87,11 +87,11 @@ pub const FAULTS: &[Fault] = faults! {
     "messages_of_any_epoch": Vdev "packets",
         "messages.cuh" "if (found.a >> 32 == step.epoch && found.b >> 32 == step.epoch) continue;" => "continue;";
     "messages_of_the_wrong_parity": Vdev "staged",
-        "vdev.cu" "m.parity = step.parity;" => "m.parity = 0;";
+        "vdev.cuh" "    parity = step.parity;" => "    parity = 0;";
     "messages_taken_before_they_have_come": Vdev "staged",
         "messages.cuh" "return !m.staged || poll_message(lane, step, r);" => "(void)r; return true;";
     "messages_announced_before_the_block_has_stored": Vdev "staged",
-        "messages.cuh" "      block_sync();\n      if (!is_worker()) raise_flags(lane, step, MESSAGE);\n" => "      if (!is_worker()) raise_flags(lane, step, MESSAGE);\n";
+        "messages.cuh" "  block_sync();\n  if (!is_worker()) raise_flags(m.lane, step, MESSAGE);\n" => "  if (!is_worker()) raise_flags(m.lane, step, MESSAGE);\n";
     "rows_stored_in_calls_that_differ": Vdev "mismatch",
         "messages.cuh" "if (!is_worker()) ok = headers.compare(" => "if (!is_worker()) (void)headers.compare(";
     "rows_announced_without_a_fence": Vdev "packets",
@@ -99,9 +99,17 @@ pub const FAULTS: &[Fault] = faults! {
     "rows_announced_before_the_block_has_stored": Vdev "packets",
         "messages.cuh" "  block_sync();\n  if (is_worker()) return true;\n" => "  if (is_worker()) return true;\n";
     "rows_not_awaited": Vdev "packets",
-        "messages.cuh" "  return await_flags(lane, step, gate, ROWS);\n" => "  (void)gate;\n  return true;\n";
+        "messages.cuh" "  return await_flags(lane, step, gate, ROWS, from);\n" => "  (void)gate, (void)from;\n  return true;\n";
     "last_pieces_left_out": Vdev "packets",
-        "vdev.cu" "      copy_piece(" => "      if (next + 1 < end) copy_piece(";
+        "vdev.cu" "  copy_piece(m.p.input" => "  if (index + 1 < of.end) copy_piece(m.p.input";
+    "lines_not_awaited": Vdev "packets",
+        "vdev.cu" "return lines.poll(from, u, step.epoch);" => "lines.poll(from, u, step.epoch); return true;";
+    "lines_where_lanes_scrub": Vdev "mixed",
+        "vdev.cuh" " || scrub_due(step.epoch)) return;" => ") return;";
+    "last_rows_in_lines_left_out": Vdev "packets",
+        "vdev.cuh" "kept_rows(rows, at, capacity) * each}" => "(kept_rows(rows, at, capacity) - (rows > 1)) * each}";
+    "lines_of_several_bins_cut_short": Vdev "packets",
+        "vdev.cu" "const u32 of = bin_of(m, first, at, bin);" => "const u32 of = bin;";
     "rows_that_do_not_fit_moved": Vdev "packets",
         "vdev.cu" "if (overflow == NOTHING || m.p.drop) return" => "if (true) return";
     "wrong_splits_passed_over": Vdev "packets",
@@ -113,16 +121,16 @@ pub const FAULTS: &[Fault] = faults! {
     "verdicts_told_without_releasing_them": Vdev "packets",
         "messages.cuh" "store_release(&status->rank, verdict.rank);" => "store_relaxed(&status->rank, verdict.rank);";
     "scrubs_that_spare_messages_nobody_wrote": Vdev "packets",
-        "vdev.cu" "m.staged ? 0 : m.words, true" => "lane.packet_count, true";
+        "vdev.cu" "m.staged ? 0 : m.words, moves" => "lane.packet_count, moves";
     "warps_that_begin_in_part": Vdev "mismatch",
-        "vdev.cu" "if (block_any(!enter(lane, step))) return;" => "if (!enter(lane, step)) return;";
+        "vdev.cu" "if (block_any(!entered)) return;" => "if (!entered) return;";
     // Of routed rows.
     "routed_rows_stored_in_calls_that_differ": Routing "mismatch",
         "messages.cuh" "if (!is_worker()) ok = headers.compare(" => "if (!is_worker()) (void)headers.compare(";
     "routed_rows_announced_without_a_fence": Routing "routed",
         "payload.cuh" "  fence_system();\n" => "";
     "routed_rows_not_awaited": Routing "routed",
-        "messages.cuh" "  return await_flags(lane, step, gate, ROWS);\n" => "  (void)gate;\n  return true;\n";
+        "messages.cuh" "  return await_flags(lane, step, gate, ROWS, from);\n" => "  (void)gate, (void)from;\n  return true;\n";
     "rows_not_spread": Routing "routed",
         "dispatch.cu" "  if (is_worker()) spread_rows(p);\n" => "  if (false) spread_rows(p);\n";
     "last_pieces_not_spread": Routing "routed",
@@ -180,11 +188,11 @@ pub const FAULTS: &[Fault] = faults! {
         "landing.cu" "Used{ALL, 0, of_group}" => "Used{ALL, 0, true}";
     // Found by delays of one rank.
     "stalled_scrubs_of_messages_that_are_awaited": Vdev "late_blocks",
-        "vdev.cu" "m.staged ? 0 : m.words, true" => "0, true";
+        "vdev.cu" "m.staged ? 0 : m.words, moves" => "0, moves";
     "stalled_rows_not_awaited": Vdev "stalls",
-        "messages.cuh" "  return await_flags(lane, step, gate, ROWS);\n" => "  (void)gate;\n  return true;\n";
+        "messages.cuh" "  return await_flags(lane, step, gate, ROWS, from);\n" => "  (void)gate, (void)from;\n  return true;\n";
     "stalled_routed_rows_not_awaited": Routing "stalls",
-        "messages.cuh" "  return await_flags(lane, step, gate, ROWS);\n" => "  (void)gate;\n  return true;\n";
+        "messages.cuh" "  return await_flags(lane, step, gate, ROWS, from);\n" => "  (void)gate, (void)from;\n  return true;\n";
     "stalled_stores_before_readers_have_come": Exchange "stalls",
         "symmem_sync.cuh" "return SYMMEM_LIKELY(step.settled) ||" => "return true ||";
     "stalled_rings_reused_a_round_early": Reduce "stalls",

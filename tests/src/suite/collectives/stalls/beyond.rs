@@ -5,7 +5,7 @@ use std::time::Duration;
 use symmem_collectives::{Algorithm, AllReduceError, Collectives as _};
 use symmem_hal::types::RankSet;
 use symmem_hal::{Fault as _, Wait};
-use symmem_mem::{Failure, Group, Options, Tensor};
+use symmem_mem::{Completion, Failure, Group, Options, Tensor};
 use symmem_sync::protocol::Epoch;
 use symmem_sync::stalls::{Stall, Step};
 use symmem_sync::{Channel, Puts as _, Signal, SignalError, Signals as _};
@@ -53,7 +53,13 @@ pub(super) fn beyond_the_bound_of_operations(context: &Context) -> Verdict {
         for rank in ranks(context, step) {
             context.step(format_args!("rank {rank} at {step:?}"));
             let first_epoch = Epoch::MIDDLE.get() - 2;
-            let group = context.group_with(&Options { first_epoch, ..options(context.size()) })?;
+            // Where lines and packets carry everything, flags are for that alone.
+            let completion = match step {
+                Step::RaiseFlag | Step::AwaitFlag => Completion::Group,
+                _ => Completion::Local,
+            };
+            let options = Options { first_epoch, completion, ..options(context.size()) };
+            let group = context.group_with(&options)?;
             // Until the others have failed, which is what ends it.
             let stall = Stall { rank, step, time: PATIENT.duration(), every: 1 };
             let delay = Delay::begin(context, &group, stall)?;

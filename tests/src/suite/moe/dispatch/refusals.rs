@@ -4,7 +4,7 @@ use half::bf16;
 use symmem_hal::types::{BackendKind, DType, RankSet};
 use symmem_hal::{Fault as _, Kind, Wait};
 use symmem_mem::call::Operation;
-use symmem_mem::{Failure, Options, RendezvousError, Tensor};
+use symmem_mem::{Failure, RendezvousError, Tensor};
 use symmem_moe::{
     Layout, Moe as _, Overflow, Reason, Refusal, Route, RoutedError as Error, RoutingError,
     RoutingOptions, RoutingOptionsError, TensorMismatch,
@@ -13,7 +13,7 @@ use symmem_sync::Lanes as _;
 
 use super::super::routes::Routes;
 use super::harness::{HIDDEN, POISON, Scene, any, random, setting, ways};
-use crate::runner::{Context, Test, TestError, Verdict, options};
+use crate::runner::{Context, Test, TestError, Verdict};
 use crate::support::random::Random;
 use crate::{check, check_eq, check_err, test};
 
@@ -127,8 +127,7 @@ fn experts_that_there_are_not(context: &Context) -> Verdict {
 /// In the smallest workspace, counts go through staging, piece by piece.
 fn choices_that_no_packets_hold(context: &Context) -> Verdict {
     let mut random = random(context, 15);
-    let workspace = crate::suite::collectives::least_workspace(context)?;
-    let group = context.group_with(&Options { workspace, ..options(context.size()) })?;
+    let group = super::super::small_group(context, 8 * 1600)?;
     let setting = setting(context, 1500, 2, 4, Layout::Compact { align: 0 });
     let mut scene = Scene::new(context, &group, setting, Overflow::Error)?;
     scene.gathers = false;

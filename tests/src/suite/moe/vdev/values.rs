@@ -8,7 +8,6 @@ use symmem_sync::Lanes as _;
 use super::super::model::{Form, Splits};
 use super::harness::{FORMS, Scene, random, rounds};
 use crate::runner::{Context, PATIENT, Test, Verdict, options};
-use crate::suite::collectives::least_workspace;
 use crate::support::random::Random;
 use crate::{check, check_eq, test};
 
@@ -89,12 +88,13 @@ fn any_number_of_experts(context: &Context) -> Verdict {
     Ok(())
 }
 
-/// In the smallest workspace, messages go through staging, piece by piece.
+/// In a small workspace, messages go through staging, piece by piece.
 fn splits_that_no_packets_hold(context: &Context) -> Verdict {
     let mut random = random(context, 5);
-    let small = Options { workspace: least_workspace(context)?, ..options(context.size()) };
-    let group = context.group_with(&small)?;
     let experts = if context.size() > 8 { 40 } else { 300 };
+    // Of each expert every rank's word, and the entries of two ranks.
+    let each = 8 * context.size() + 2 * 32;
+    let group = super::super::small_group(context, (experts * each + 256) as u64)?;
     for form in [Form::Dispatch { align: 1 }, Form::Combine] {
         for _ in 0..2 {
             let all = Splits::new(form, context.size(), experts, &mut random, |r, _, _| {
