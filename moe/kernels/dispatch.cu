@@ -2,8 +2,8 @@
 //
 // All ranks tell each other how many rows they have for which bin, after which each knows where its rows go, and
 // whether all fit. A token's row is stored once in every rank that it goes to, at the place of the first of its
-// choices there; records say of every other place where that is, and `spread`, a kernel of its own within the
-// operation, copies it from there: after all blocks of `dispatch` have ended, all rows are there.
+// choices there, and records say where the others are: once all blocks of all ranks have said that theirs are
+// there, the receiver copies it to them.
 
 #include "routing.cuh"
 
@@ -12,11 +12,15 @@ namespace symmem {
 namespace routing {
 
 // What a block has at hand of messages, where all of them fit.
-constexpr u32 SHARED_WORDS = 2048;
+constexpr u32 SHARED_WORDS = 2304;
+
+// Groups of received rows that are at hand.
+constexpr u32 SHARED_GROUPS = 256;
 
 struct Shared {
   Counted counted;
   u64 words[SHARED_WORDS];
+  u64 starts[SHARED_GROUPS], ends[SHARED_GROUPS];
   // By warp.
   u64 overflow[MOST_WARPS], needed[MOST_WARPS];
 };
@@ -37,7 +41,7 @@ struct Counts : Messages<Counts> {
 
   // Of this rank's message. Of wrong tokens no row counts.
   SYMMEM_FN u64 own_word(u32 i) const {
-    if (i >= HEAD) return wrong.what != 0 ? 0 : load_element<u64>(pointer<u64>(p.routed.counts) + (i - HEAD));
+    if (i >= HEAD) return wrong.what != 0 ? 0 : words <= HEAD + WINDOW ? shared.counted.total[i - HEAD] : load_element<u64>(pointer<u64>(p.routed.counts) + (i - HEAD));
     return i == 0 ? tokens.count : i == 1 ? wrong.what : i == 2 ? wrong.value : wrong.limit;
   }
   SYMMEM_FN u64 rows(u32 source, u32 bin) const { return word(source, HEAD + bin); }
@@ -54,6 +58,7 @@ SYMMEM_FN void count_all(Counts& m) {
 #pragma unroll 1
   for (u32 base = (bins - 1) / WINDOW * WINDOW;; base -= WINDOW) {
     wrong = count_rows(m.tokens, base);
+    if (base == 0 && bins <= WINDOW) break;
     for (u32 i = thread_index(); i < WINDOW && base + i < bins; i += block_size())
       store_element<u64>(pointer<u64>(m.p.routed.counts) + base + i, m.shared.counted.total[i]);
     block_sync();
@@ -153,15 +158,99 @@ SYMMEM_FN void refuse(const Counts& m, const Verdict& verdict) {
   tell_host(r.status, verdict);
 }
 
-// Whether a kernel of its own copies rows afterwards, and ends the operation.
-SYMMEM_FN bool is_spread(const Dispatch& p) { return p.routed.layout != RANK_MAJOR; }
+// ------------------------------------------------------------------------------------- spread
 
-// The end of the operation, in its last kernel. What `dispatch` has read of messages, of which a resend has none.
-SYMMEM_FN void end(const Dispatch& p, const Step& step, bool ok) {
-  const u32 words = p.indices == 0 ? 0 : Counts::words_of(p);
-  ok = complete(p.lane, p.routed.group_completion != 0, step, ok);
-  exit(p.lane, step, ok, Used{ALL, words > p.lane.packet_count ? 0 : words, true});
+// The rows of a group that a rank has received: where they begin, and one past the last.
+struct Group {
+  u64 start, end;
+};
+SYMMEM_FN Group group_of(const Dispatch& p, u32 count, u32 i) {
+  const u64* groups = pointer<const u64>(p.routed.groups);
+  // Whoever wrote these, rows end where the outputs do.
+  const u64 start = load_element<u64>(groups + count + i);
+  return Group{start, start + kept_rows(load_element<u64>(groups + i), start, p.routed.capacity)};
 }
+
+SYMMEM_FN u32 pieces_here(const Payload& p) { return pieces_of(p.row) + (p.scales != 0 ? pieces_of(p.scale_row) : 0); }
+
+// A piece of a row that was received, or of its scales.
+struct PartOfRow {
+  u64 base, row, at;
+  u32 bytes;
+
+  SYMMEM_FN PartOfRow(const Payload* payloads, u32 piece) {
+    for (; piece >= pieces_here(*payloads); payloads++) piece -= pieces_here(*payloads);
+    const u32 pieces = pieces_of(payloads->row);
+    const bool is_scale = piece >= pieces;
+    base = is_scale ? payloads->scales : payloads->target, row = is_scale ? payloads->scale_row : payloads->row;
+    at = (u64)(is_scale ? piece - pieces : piece) * PIECE;
+    bytes = (u32)least(row - at, PIECE);
+  }
+  SYMMEM_FN u64 address(u64 i) const { return base + i * row + at; }
+};
+
+// Rows that a thread follows at once of those that a token has here.
+constexpr u32 CHAIN = 4;
+
+// The first rows of tokens among 32, to all other places of those, by a warp: each is read once.
+SYMMEM_FN void spread_rows(const Dispatch& p, u64 first, u64 end, const PartOfRow& part) {
+  auto word = [&](u64 row, u32 i) { return load_element<u64>(pointer<u64>(p.records + row * p.record_bytes) + i); };
+  const u64 mine = first + warp_thread();
+  const bool is_first = mine < end && word(mine, 2) == mine;
+  u64 next = is_first ? word(mine, 3) : NOWHERE;
+  u32 threads = threads_that(next < p.routed.capacity);
+  // Whoever wrote them, rows have no end of places.
+#pragma unroll 1
+  for (u32 n = 0; n < p.routed.choices && threads != 0; n += CHAIN, threads = threads_that(next < p.routed.capacity)) {
+    // Of every thread's row the next few places, which are all on their way together.
+    u64 places[CHAIN];
+#pragma unroll
+    for (u32 k = 0; k < CHAIN; k++) {
+      places[k] = next;
+      next = next < p.routed.capacity ? word(next, 3) : NOWHERE;
+    }
+#pragma unroll 1
+    for (u32 i = 0; threads != 0; i++, threads >>= 1) {
+      if ((threads & 1) == 0) continue;
+      Piece data;
+      data.load(part.address(first + i), part.bytes);
+#pragma unroll
+      for (u32 k = 0; k < CHAIN; k++) {
+        const u64 to = warp_read(places[k], i);
+        if (to < p.routed.capacity) data.store(part.address(to), part.bytes);
+      }
+    }
+  }
+}
+
+// Rows of tokens that several experts of this rank have chosen, to all their places. Every thread of the block calls
+// it.
+SYMMEM_FN void spread(const Dispatch& p, Shared& shared) {
+  const u32 count = Shape(p.lane, p.routed).groups();
+  for (u32 i = thread_index(); i < count && i < SHARED_GROUPS; i += block_size()) {
+    const Group group = group_of(p, count, i);
+    shared.starts[i] = group.start, shared.ends[i] = group.end;
+  }
+  block_sync();
+  u32 pieces = 0;
+  for (u32 i = 0; i < p.payload_count; i++) pieces += pieces_here(p.payloads[i]);
+  if (pieces == 0 || !is_worker()) return;
+  const u64 warps = (u64)grid_size() * (workers() / 32);
+  u64 next = block_index() + (u64)grid_size() * warp_index(), before = 0;
+#pragma unroll 1
+  for (u32 i = 0; i < count; i++) {
+    const Group group = i < SHARED_GROUPS ? Group{shared.starts[i], shared.ends[i]} : group_of(p, count, i);
+    const u64 end = before + (group.end - group.start + 31) / 32 * pieces;
+#pragma unroll 1
+    for (; next < end; next += warps) {
+      const u64 batch = quotient(next - before, pieces);
+      spread_rows(p, group.start + batch * 32, group.end, PartOfRow(p.payloads, (u32)(next - before - batch * pieces)));
+    }
+    before = end;
+  }
+}
+
+// ----------------------------------------------------------------------------------- dispatch
 
 SYMMEM_FN void dispatch(const Dispatch& p) {
   SYMMEM_SHARED(Shared, shared);
@@ -182,72 +271,33 @@ SYMMEM_FN void dispatch(const Dispatch& p) {
   if (block_any(!enter(lane, step))) return;
   if (!await_clear(lane, step)) return;
   m.parity = step.parity;
-  bool ok = anew ? meet(m, step, headers) : agree(lane, step, headers);
+  bool ok = anew ? meet(m, step, headers) : agree(lane, step, headers), moves = false;
   if (ok) {
     const Verdict verdict = anew ? judge(m) : Verdict{};
-    if (verdict.rank != 0) {
-      if (block_index() == 0) refuse(m, verdict);
-    } else {
+    moves = verdict.rank == 0;
+    if (moves) {
       if (anew) place_part(m);
       if (is_worker()) {
-        if (anew) send_records(m.tokens, Records{p.record_peers, p.record_offset, p.record_bytes});
         send_tokens(m.tokens, p.payloads, p.payload_count);
+        if (anew) send_records(m.tokens, Records{p.record_peers, p.record_offset, p.record_bytes});
       } else if (anew && block_index() == 0) {
         tell(m);
       }
+      // By rank, every place has the row itself.
+      if (m.tokens.shape.by_rank) {
+        ok = part(lane, step);
+      } else {
+        ok = part_of_all(lane, step);
+        if (ok) spread(p, shared);
+      }
+    } else if (block_index() == 0) {
+      refuse(m, verdict);
     }
-    ok = part(lane, step);
   }
-  if (is_spread(p)) return allow_next_kernel();
-  end(p, step, ok);
-}
-
-// ------------------------------------------------------------------------------------- spread
-
-// Copies a piece of a row, or of its scales, to another row, by a warp.
-SYMMEM_FN void copy_row(const Payload& p, u64 from, u64 to, u32 piece) {
-  const u32 pieces = pieces_of(p.row);
-  const bool is_scale = piece >= pieces;
-  const u64 base = is_scale ? p.scales : p.target, row = is_scale ? p.scale_row : p.row;
-  const u64 at = (u64)(is_scale ? piece - pieces : piece) * PIECE;
-  copy_piece(base + from * row + at, base + to * row + at, (u32)least(row - at, PIECE));
-}
-SYMMEM_FN u32 pieces_here(const Payload& p) { return pieces_of(p.row) + (p.scales != 0 ? pieces_of(p.scale_row) : 0); }
-
-// Rows of tokens that several experts of this rank have chosen, to all their places.
-SYMMEM_FN void spread_rows(const Dispatch& p) {
-  const u64* groups = pointer<const u64>(p.routed.groups);
-  const u32 count = Shape(p.lane, p.routed).groups();
-  u32 pieces = 0;
-  for (u32 i = 0; i < p.payload_count; i++) pieces += pieces_here(p.payloads[i]);
-  if (pieces == 0) return;
-  const u64 warps = (u64)grid_size() * (workers() / 32);
-  u64 next = block_index() + (u64)grid_size() * warp_index(), before = 0;
-#pragma unroll 1
-  for (u32 group = 0; group < count; group++) {
-    // Whoever wrote these, rows end where the outputs do.
-    const u64 start = load_element<u64>(groups + count + group);
-    const u64 end = before + kept_rows(load_element<u64>(groups + group), start, p.routed.capacity) * pieces;
-#pragma unroll 1
-    for (; next < end; next += warps) {
-      const u64 index = quotient(next - before, pieces), row = start + index;
-      const u64 from = load_element<u64>(pointer<u64>(p.records + row * p.record_bytes) + 2);
-      if (from == row || from >= p.routed.capacity) continue;
-      u32 piece = (u32)(next - before - index * pieces), i = 0;
-      for (; piece >= pieces_here(p.payloads[i]); i++) piece -= pieces_here(p.payloads[i]);
-      copy_row(p.payloads[i], from, row, piece);
-    }
-    before = end;
-  }
-}
-
-SYMMEM_FN void spread(const Dispatch& p) {
-  wait_for_previous_kernel();
-  Step step{};
-  if (block_any(!reenter(p.lane, step))) return;
-  if (is_worker()) spread_rows(p);
-  block_sync();
-  end(p, step, true);
+  const bool of_group = p.routed.group_completion != 0;
+  ok = complete(lane, of_group, step, ok);
+  // A resend has no messages.
+  exit(lane, step, ok, Used{ALL, m.staged || !anew ? 0 : m.words, moves || of_group});
 }
 
 }  // namespace routing
@@ -256,9 +306,4 @@ SYMMEM_FN void spread(const Dispatch& p) {
 extern "C" __global__ void __launch_bounds__(288, 1) dispatch(const SYMMEM_ARGS symmem::Dispatch plan) {
   symmem::fetch_arguments(plan);
   symmem::routing::dispatch(plan);
-}
-
-extern "C" __global__ void __launch_bounds__(288, 1) dispatch_spread(const SYMMEM_ARGS symmem::Dispatch plan) {
-  symmem::fetch_arguments(plan);
-  symmem::routing::spread(plan);
 }

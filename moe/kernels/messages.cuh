@@ -66,6 +66,10 @@ template <class T, class Join> SYMMEM_FN T of_warp(T mine, Join join) {
   for (u32 step = 1; step < 32; step *= 2) mine = join(mine, warp_read(mine, warp_thread() ^ step));
   return mine;
 }
+// A bit for each of a warp's threads that says so.
+SYMMEM_FN u32 threads_that(bool mine) {
+  return of_warp(mine ? 1u << warp_thread() : 0, [](u32 a, u32 b) { return a | b; });
+}
 // The sum of the values of the threads before this one, and of all.
 SYMMEM_FN u64 sum_before(u64 mine, u64& all) {
   const u32 t = warp_thread();
@@ -229,6 +233,29 @@ SYMMEM_FN bool part(const Lane& lane, const Step& step) {
   return part(lane, step, all, all);
 }
 
+// The same to and from all blocks of all ranks, this one's own too: every thread of the block calls it, and all get
+// the same answer. What any of them has stored is there then.
+SYMMEM_FN bool part_of_all(const Lane& lane, const Step& step) {
+  block_sync();
+  if (!is_worker()) {
+    raise_flags(lane, step, ROWS);
+    if (sync_thread() == 0) raise(lane, step, lane.rank, ROWS);
+  }
+  const u32 blocks = grid_size(), flags = lane.world * blocks;
+  bool ok = true;
+  Gate gate;
+  SYMMEM_STALL(lane.host, STALL_AWAIT_FLAG);
+  for (u32 i = thread_index(); ok && i < flags; i += block_size()) {
+    const u32 writer = i / blocks;
+    const u64* flag = flag_at(lane, lane.own, step.parity, writer, i - writer * blocks);
+    ok = await(lane, step.epoch, gate, writer, [&] {
+      const u64 found = load_acquire(flag);
+      return found >> 32 == step.epoch && (u32)found >= ROWS;
+    });
+  }
+  return !block_any(!ok);
+}
+
 // ---------------------------------------------------------------------------------- verdict
 
 // The first rank that has found something wrong with what it was given. By whole warps.
@@ -261,32 +288,49 @@ SYMMEM_FN void count_dropped(u64 at, u64 dropped) {
 
 // ------------------------------------------------------------------------------------- rows
 
-// Copies at most a piece, by a warp: by vectors where an address allows them, on either side.
-SYMMEM_FN void copy_piece(u64 from, u64 to, u32 bytes) {
-  constexpr u32 U = PIECE / 512;
-  const u32 first = warp_thread() * 16;
-  const bool loads = from % 16 == 0, stores = to % 16 == 0;
+// At most a piece, of which each thread of a warp has some: by vectors where an address allows them.
+struct Piece {
+  static constexpr u32 U = PIECE / 512;
   Vector v[U];
-  if (bytes == PIECE && loads && stores) {
+
+  static SYMMEM_FN u32 first() { return warp_thread() * 16; }
+
+  SYMMEM_FN void load(u64 from, u32 bytes) {
+    const bool whole = from % 16 == 0;
+    if (bytes == PIECE && whole) {
 #pragma unroll
-    for (u32 k = 0; k < U; k++) v[k] = load_vector(pointer<void>(from + first + k * 512));
+      for (u32 k = 0; k < U; k++) v[k] = load_vector(pointer<void>(from + first() + k * 512));
+      return;
+    }
+    const Runs source = runs_of(from, PIECE, PIECE);
 #pragma unroll
-    for (u32 k = 0; k < U; k++) store_vector(pointer<void>(to + first + k * 512), v[k]);
-    return;
+    for (u32 k = 0; k < U; k++) {
+      const u32 at = first() + k * 512;
+      if (at + 16 <= bytes && whole) v[k] = load_vector(pointer<void>(from + at));
+      else if (at < bytes) v[k] = load_any(source, at, bytes);
+    }
   }
-  const Runs source = runs_of(from, PIECE, PIECE), target = runs_of(to, PIECE, PIECE);
+  SYMMEM_FN void store(u64 to, u32 bytes) const {
+    const bool whole = to % 16 == 0;
+    if (bytes == PIECE && whole) {
 #pragma unroll
-  for (u32 k = 0; k < U; k++) {
-    const u32 at = first + k * 512;
-    if (at + 16 <= bytes && loads) v[k] = load_vector(pointer<void>(from + at));
-    else if (at < bytes) v[k] = load_any(source, at, bytes);
-  }
+      for (u32 k = 0; k < U; k++) store_vector(pointer<void>(to + first() + k * 512), v[k]);
+      return;
+    }
+    const Runs target = runs_of(to, PIECE, PIECE);
 #pragma unroll
-  for (u32 k = 0; k < U; k++) {
-    const u32 at = first + k * 512;
-    if (at + 16 <= bytes && stores) store_vector(pointer<void>(to + at), v[k]);
-    else if (at < bytes) store_any(target, at, bytes, v[k]);
+    for (u32 k = 0; k < U; k++) {
+      const u32 at = first() + k * 512;
+      if (at + 16 <= bytes && whole) store_vector(pointer<void>(to + at), v[k]);
+      else if (at < bytes) store_any(target, at, bytes, v[k]);
+    }
   }
+};
+
+SYMMEM_FN void copy_piece(u64 from, u64 to, u32 bytes) {
+  Piece piece;
+  piece.load(from, bytes);
+  piece.store(to, bytes);
 }
 
 }  // namespace messages

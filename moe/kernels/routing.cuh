@@ -48,7 +48,7 @@ struct Part {
 
   SYMMEM_FN Part(u64 tokens, u32 each) {
     // As many choices for a part as a warp places in a few steps.
-    constexpr u64 SHARE = 256;
+    constexpr u64 SHARE = 64;
     const u32 parts = (u32)least(most(quotient(tokens * each + SHARE - 1, SHARE), 1), grid_size()), part = block_index() % parts;
     first = quotient(tokens * part, parts), last = quotient(tokens * (part + 1), parts);
     index = block_index() / parts;
@@ -57,13 +57,17 @@ struct Part {
 };
 
 // Bins that a block counts at a time: of more, it goes over the choices again.
-constexpr u32 WINDOW = 1024;
+constexpr u32 WINDOW = 512;
+
+// Choices of a part whose places are at hand.
+constexpr u32 PLACES = 512;
 
 struct Counted {
   u32 total[WINDOW];   // of each bin: this rank's rows,
   u32 before[WINDOW];  // and those of tokens before the block's part;
   u64 next[WINDOW];    // where the block's next row goes,
   u64 end[WINDOW];     // and one past the last row that there is room for
+  u64 places[PLACES];  // of the part's choices, if it has no more
   u64 wrong[MOST_WARPS];
 };
 
@@ -114,7 +118,15 @@ struct Tokens {
     return found < shape.experts ? found : NOTHING;
   }
   SYMMEM_FN u32 weight(u64 i) const { return given.weights == 0 ? 0x3f800000 : load_element<u32>(pointer<u32>(given.weights) + i); }
-  SYMMEM_FN u64* place(u64 i) const { return pointer<u64>(routed.places) + i; }
+  // Where choices went, in memory and at hand. A resend finds them in memory alone.
+  SYMMEM_FN bool has_places() const { return given.indices != 0 && (part.last - part.first) * each <= PLACES; }
+  SYMMEM_FN void set_place(u64 i, u64 place) const {
+    store_element<u64>(pointer<u64>(routed.places) + i, place);
+    if (has_places()) counted.places[i - part.first * each] = place;
+  }
+  SYMMEM_FN u64 place(u64 i) const {
+    return has_places() ? counted.places[i - part.first * each] : load_element<u64>(pointer<u64>(routed.places) + i);
+  }
 };
 
 // Whether one of a token's choices before its choice `k` is of the experts `low..high`.
@@ -128,6 +140,23 @@ SYMMEM_FN bool has_before(const Tokens& t, u64 token, u32 k, u64 low, u64 high) 
   return found;
 }
 
+// Calls `act` with every choice, by its index, and what it says, by the threads of a block: several are under way
+// at once.
+template <class Act> SYMMEM_FN void each_choice(const Tokens& t, Act act) {
+  constexpr u32 U = 8;
+  const u64 count = t.count * t.each;
+  const u32 n = block_size();
+#pragma unroll 1
+  for (u64 at = thread_index(); at < count; at += U * n) {
+    u64 found[U];
+#pragma unroll
+    for (u32 k = 0; k < U; k++) found[k] = at + k * n < count ? t.value(at + k * n) : ~0ull;
+#pragma unroll
+    for (u32 k = 0; k < U; k++)
+      if (at + k * n < count) act(at + k * n, found[k]);
+  }
+}
+
 // Counts this rank's rows for the bins from `base` on, of all tokens and of those before the block's part. Every
 // thread of the block calls it. The first choice that is no expert and does not say none, or NOTHING.
 SYMMEM_FN u64 count_rows(const Tokens& t, u32 base) {
@@ -136,23 +165,21 @@ SYMMEM_FN u64 count_rows(const Tokens& t, u32 base) {
   block_sync();
   const u64 first = t.part.first * t.each;
   u64 wrong = NOTHING;
-#pragma unroll 1
-  for (u64 i = thread_index(); i < t.count * t.each; i += block_size()) {
-    const u64 found = t.value(i);
+  each_choice(t, [&](u64 i, u64 found) {
     if (found >= t.shape.experts) {
       if (found != ~0ull) wrong = least(wrong, i);
-      continue;
+      return;
     }
     const u32 bin = t.shape.bin(found) - base;
-    if (bin >= WINDOW) continue;
+    if (bin >= WINDOW) return;
     if (t.shape.by_rank) {
       // One row for all choices of a rank.
       const u64 token = quotient(i, t.each), low = t.shape.first(base + bin), high = t.shape.first(base + bin + 1);
-      if (has_before(t, token, (u32)(i - token * t.each), low, high)) continue;
+      if (has_before(t, token, (u32)(i - token * t.each), low, high)) return;
     }
     shared_add(&c.total[bin], 1);
     if (i < first) shared_add(&c.before[bin], 1);
-  }
+  });
   wrong = of_warp(wrong, least);
   if (warp_thread() == 0) c.wrong[warp_index()] = wrong;
   block_sync();
@@ -242,10 +269,10 @@ SYMMEM_FN void place_choices(const Tokens& t, u32 base) {
     // All have read it.
     warp_sync();
     if (bin < WINDOW) {
-      store_element<u64>(t.place(at), row < c.end[bin] ? place_at(t.shape.owner(expert), row) : NOWHERE);
+      t.set_place(at, row < c.end[bin] ? place_at(t.shape.owner(expert), row) : NOWHERE);
       if (last == me) c.next[bin] = row + 1;
     } else if (is_choice && expert == NOTHING) {
-      store_element<u64>(t.place(at), NOWHERE);
+      t.set_place(at, NOWHERE);
     }
     warp_sync();
   }
@@ -268,8 +295,8 @@ SYMMEM_FN void place_tokens(const Tokens& t, u32 base) {
       next += all;
       for (u32 k = 0; token < t.part.last && k < t.each; k++) {
         const u64 at = token * t.each + k, expert = t.expert(at);
-        if (expert == NOTHING) store_element<u64>(t.place(at), NOWHERE);
-        else if (expert >= low && expert < high) store_element<u64>(t.place(at), place_at(target, row));
+        if (expert == NOTHING) t.set_place(at, NOWHERE);
+        else if (expert >= low && expert < high) t.set_place(at, place_at(target, row));
       }
     }
   }
@@ -277,11 +304,26 @@ SYMMEM_FN void place_tokens(const Tokens& t, u32 base) {
 
 // ------------------------------------------------------------------------------------- rows
 
-// Which of a token's choices is the first that went to a rank; one of them has.
-SYMMEM_FN u32 first_of(const Tokens& t, u64 token, u32 rank) {
-  u32 k = 0;
-  while (rank_of(load_element<u64>(t.place(token * t.each + k))) != rank) k++;
-  return k;
+// Calls `act` with the place of a token's first choice of each rank that it goes to, by a warp.
+template <class Act> SYMMEM_FN void for_targets(const Tokens& t, u64 token, Act act) {
+  const u64 first = token * t.each;
+#pragma unroll 1
+  for (u32 base = 0; base < t.each; base += 32) {
+    const u32 choice = base + warp_thread(), end = (u32)least(t.each - base, 32);
+    const u64 mine = choice < t.each ? t.place(first + choice) : NOWHERE;
+    const u32 rank = rank_of(mine);
+    bool is_first = mine != NOWHERE;
+#pragma unroll 4
+    for (u32 k = 0; k < end; k++) is_first &= warp_read(rank, k) != rank || k >= warp_thread();
+    for (u32 i = 0; i < base; i++) is_first &= rank_of(t.place(first + i)) != rank;
+    u32 targets = threads_that(is_first);
+#pragma unroll 1
+    for (u32 k = 0; targets != 0; k++, targets >>= 1) {
+      if ((targets & 1) == 0) continue;
+      const u64 place = warp_read(mine, k);
+      act(rank_of(place), row_of(place));
+    }
+  }
 }
 
 // Elements that a warp quantises at a time: eight blocks.
@@ -296,53 +338,72 @@ SYMMEM_FN float element_of(u32 dtype, u64 at, u64 i) {
   return dtype == F16 ? Half::widen(code) : BFloat::widen(code);
 }
 
-// The elements `start..end` of a row, at most a block of them, to the bit as the crate below's `BlockQuantiser`:
-// by a warp, four each.
-SYMMEM_FN void quantise(u32 dtype, u64 from, u64 to, u64 scales, u64 start, u64 end) {
-  const u64 at = start + warp_thread() * 4;
-  const u32 infinite = 0x7f800000;
-  float x[4];
-  // Magnitudes are ordered as their bits are.
-  u32 highest = 0;
-#pragma unroll
-  for (u32 i = 0; i < 4; i++) {
-    x[i] = at + i < end ? element_of(dtype, from, at + i) : 0.0f;
-    const u32 magnitude = bits_of(x[i]) & 0x7fffffff;
-    if (magnitude <= infinite && magnitude > highest) highest = magnitude;
-  }
-  highest = of_warp(highest, [](u32 a, u32 b) { return a > b ? a : b; });
-  const float largest = 448.0f, ratio = float_of(highest) / largest, scale = ratio == 0.0f ? 1.0f : ratio;
-  u32 codes = 0;
-#pragma unroll
-  for (u32 i = 0; i < 4; i++) {
-    const u32 y = bits_of(x[i] / scale), magnitude = y & 0x7fffffff;
-    const bool exceeds = magnitude > bits_of(largest) && magnitude <= infinite;
-    codes |= E4M3::narrow(float_of(exceeds ? bits_of(largest) | (y & 0x80000000) : y)) << (8 * i);
-  }
-  if (at + 4 <= end && (to + at) % 4 == 0) {
-    store_element<u32>(pointer<u32>(to + at), codes);
-  } else {
-#pragma unroll
-    for (u32 i = 0; i < 4; i++)
-      if (at + i < end) store_element<u8>(pointer<u8>(to + at + i), (u8)(codes >> (8 * i)));
-  }
-  if (warp_thread() == 0) store_element<u32>(pointer<u32>(scales) + start / BLOCK, bits_of(scale));
-}
+// A block of a row's elements in eight bits, four of each thread of a warp: to the bit as the crate below's
+// `BlockQuantiser`.
+struct Quantised {
+  u32 codes, scale;
 
-// One piece of one payload of a token, to its place, by a warp.
-SYMMEM_FN void send_piece(const Payload& p, u64 token, u64 place, u32 piece) {
-  const u32 rank = rank_of(place);
-  const u64 row = row_of(place), from = p.source + token * p.source_row;
-  const u64 to = pointer<const u64>(p.peers)[rank] + p.offset + row * p.row;
-  if (p.dtype != 0) {
-    const u64 scales = pointer<const u64>(p.scale_peers)[rank] + p.scale_offset + row * p.scale_row;
-    const u64 first = (u64)piece * QUANTISED, last = least(first + QUANTISED, p.row);
-#pragma unroll 1
-    for (u64 at = first; at < last; at += BLOCK) quantise(p.dtype, from, to, scales, at, least(at + BLOCK, last));
-    return;
+  // Of the elements `start..end`, at most a block.
+  SYMMEM_FN void load(u32 dtype, u64 from, u64 start, u64 end) {
+    const u64 at = start + warp_thread() * 4;
+    const u32 infinite = 0x7f800000;
+    float x[4];
+    // Magnitudes are ordered as their bits are.
+    u32 highest = 0;
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+      x[i] = at + i < end ? element_of(dtype, from, at + i) : 0.0f;
+      const u32 magnitude = bits_of(x[i]) & 0x7fffffff;
+      if (magnitude <= infinite && magnitude > highest) highest = magnitude;
+    }
+    highest = of_warp(highest, [](u32 a, u32 b) { return a > b ? a : b; });
+    const float largest = 448.0f, ratio = float_of(highest) / largest, divisor = ratio == 0.0f ? 1.0f : ratio;
+    codes = 0, scale = bits_of(divisor);
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+      const u32 y = bits_of(x[i] / divisor), magnitude = y & 0x7fffffff;
+      const bool exceeds = magnitude > bits_of(largest) && magnitude <= infinite;
+      codes |= E4M3::narrow(float_of(exceeds ? bits_of(largest) | (y & 0x80000000) : y)) << (8 * i);
+    }
   }
-  const u64 at = (u64)piece * PIECE;
-  copy_piece(from + at, to + at, (u32)least(p.row - at, PIECE));
+  SYMMEM_FN void store(u64 to, u64 scales, u64 start, u64 end) const {
+    const u64 at = start + warp_thread() * 4;
+    if (at + 4 <= end && (to + at) % 4 == 0) {
+      store_element<u32>(pointer<u32>(to + at), codes);
+    } else {
+#pragma unroll
+      for (u32 i = 0; i < 4; i++)
+        if (at + i < end) store_element<u8>(pointer<u8>(to + at + i), (u8)(codes >> (8 * i)));
+    }
+    if (warp_thread() == 0) store_element<u32>(pointer<u32>(scales) + start / BLOCK, scale);
+  }
+};
+
+// One piece of one payload of a token, to all ranks that it goes to, by a warp: it is read and quantised once.
+SYMMEM_FN void send_piece(const Tokens& t, const Payload& p, u64 token, u32 piece) {
+  const u64 from = p.source + token * p.source_row;
+  auto row_at = [&](u32 rank, u64 row) { return pointer<const u64>(p.peers)[rank] + p.offset + row * p.row; };
+  if (p.dtype == 0) {
+    const u64 at = (u64)piece * PIECE;
+    const u32 bytes = (u32)least(p.row - at, PIECE);
+    Piece data;
+    data.load(from + at, bytes);
+    return for_targets(t, token, [&](u32 rank, u64 row) { data.store(row_at(rank, row) + at, bytes); });
+  }
+  constexpr u32 U = 4;
+  const u64 first = (u64)piece * QUANTISED, last = least(first + QUANTISED, p.row);
+#pragma unroll 1
+  for (u64 start = first; start < last; start += U * BLOCK) {
+    Quantised blocks[U];
+#pragma unroll
+    for (u32 k = 0; k < U; k++) blocks[k].load(p.dtype, from, start + k * BLOCK, least(start + (k + 1) * BLOCK, last));
+    for_targets(t, token, [&](u32 rank, u64 row) {
+      const u64 scales = pointer<const u64>(p.scale_peers)[rank] + p.scale_offset + row * p.scale_row;
+#pragma unroll
+      for (u32 k = 0; k < U; k++)
+        if (start + k * BLOCK < last) blocks[k].store(row_at(rank, row), scales, start + k * BLOCK, least(start + (k + 1) * BLOCK, last));
+    });
+  }
 }
 
 // Each token of the block's part to every rank that it goes to, once, by the workers of the blocks that share it.
@@ -350,21 +411,14 @@ SYMMEM_FN void send_tokens(const Tokens& t, const Payload* payloads, u32 count) 
   u32 pieces = 0;
   for (u32 i = 0; i < count; i++) pieces += pieces_of(payloads[i]);
   if (pieces == 0) return;
-  const u64 warps = (u64)t.part.sharers * (workers() / 32), items = (t.part.last - t.part.first) * t.each * pieces;
+  const u64 warps = (u64)t.part.sharers * (workers() / 32), items = (t.part.last - t.part.first) * pieces;
 #pragma unroll 1
-  for (u64 item = t.part.index * (workers() / 32) + warp_index(); item < items; item += warps) {
-    const u64 choice = t.part.first * t.each + quotient(item, pieces), token = quotient(choice, t.each);
-    const u64 place = load_element<u64>(t.place(choice));
-    if (place == NOWHERE) continue;
-    // Of the choices that went to one rank, the first.
-    u32 repeated = 0;
-#pragma unroll 1
-    for (u64 i = token * t.each + warp_thread(); i < choice; i += 32) repeated |= rank_of(load_element<u64>(t.place(i))) == rank_of(place);
-    if (of_warp(repeated, [](u32 a, u32 b) { return a | b; }) != 0) continue;
+  for (u64 item = t.part.index + (u64)t.part.sharers * warp_index(); item < items; item += warps) {
+    const u64 token = quotient(item, pieces);
     SYMMEM_STALL_WARP(t.lane.host, STALL_PUT_DATA);
-    u32 piece = (u32)(item - (choice - t.part.first * t.each) * pieces), i = 0;
+    u32 piece = (u32)(item - token * pieces), i = 0;
     for (; piece >= pieces_of(payloads[i]); i++) piece -= pieces_of(payloads[i]);
-    send_piece(payloads[i], token, place, piece);
+    send_piece(t, payloads[i], t.part.first + token, piece);
   }
 }
 
@@ -379,16 +433,23 @@ SYMMEM_FN void send_records(const Tokens& t, const Records& records) {
   const u64 end = t.part.last * t.each, threads = (u64)t.part.sharers * workers();
 #pragma unroll 1
   for (u64 at = t.part.first * t.each + t.part.index * workers() + thread_index(); at < end; at += threads) {
-    const u64 place = load_element<u64>(t.place(at));
+    const u64 place = t.place(at), token = quotient(at, t.each);
     if (place == NOWHERE) continue;
-    const u64 token = quotient(at, t.each);
-    const u32 k = (u32)(at - token * t.each), rank = rank_of(place), first = first_of(t, token, rank);
+    const u32 k = (u32)(at - token * t.each), rank = rank_of(place);
+    // The first of the token's places there, and the next one after this.
+    u32 first = k, next = t.each;
+#pragma unroll 1
+    for (u32 i = t.each; i-- != 0;) {
+      if (rank_of(t.place(token * t.each + i)) != rank) continue;
+      first = i;
+      if (i > k) next = i;
+    }
     if (t.shape.by_rank && first != k) continue;
     u64* words = pointer<u64>(pointer<const u64>(records.peers)[rank] + records.offset + row_of(place) * records.bytes);
     store_element<u64>(words, t.lane.rank | token << 32);
     store_element<u64>(words + 1, k | (u64)t.weight(at) << 32);
-    store_element<u64>(words + 2, row_of(load_element<u64>(t.place(token * t.each + first))));
-    store_element<u64>(words + 3, 0);
+    store_element<u64>(words + 2, row_of(t.place(token * t.each + first)));
+    store_element<u64>(words + 3, t.shape.by_rank || next == t.each ? NOWHERE : row_of(t.place(token * t.each + next)));
     if (!t.shape.by_rank) continue;
     const u64 low = t.shape.first(rank), high = t.shape.first(rank + 1);
 #pragma unroll 1

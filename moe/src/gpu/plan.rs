@@ -144,7 +144,7 @@ mod tests {
             choices, layout, group_completion);
         same!("Payload" is Payload: source, target, peers, offset, source_row, row, dtype, scales, scale_peers,
             scale_offset, scale_row);
-        same!("Record" is plan::Record: source, token, choice, weight, from);
+        same!("Record" is plan::Record: source, token, choice, weight, from, next);
         same!("Arrival" is Arrival: rows, finding.what, finding.value, finding.limit);
         same!("Dispatch" is OnGpu<DispatchPlan>: lane, plan.routed, plan.payloads, plan.indices, plan.weights,
             plan.count, plan.source_rows, plan.records, plan.record_peers, plan.record_offset, plan.record_bytes,

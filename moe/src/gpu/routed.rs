@@ -14,7 +14,7 @@ use crate::call::{At, failed};
 use crate::landing::HalfError;
 use crate::routing::RoutedError;
 use crate::routing::plan::{CombinePlan, DispatchPlan, Payload};
-use crate::routing::shape::{HEAD, Layout, Shape};
+use crate::routing::shape::{HEAD, Shape};
 
 /// Bytes that a warp moves at a time.
 const PIECE: u64 = 2048;
@@ -60,7 +60,7 @@ impl Calling<'_> {
 pub(crate) fn dispatch(
     call: &Calling<'_>,
     plan: &DispatchPlan,
-    keep: impl Fn() -> Vec<KeepAlive>,
+    keep: impl FnOnce() -> Vec<KeepAlive>,
 ) -> Result<(), RoutedError> {
     let at = call.at;
     let shape = plan.routed.shape(at.group.size());
@@ -68,28 +68,16 @@ pub(crate) fn dispatch(
     if shape.bins() as u64 > most {
         return Err(RoutedError::TooManyExperts { experts: shape.experts as u64, most });
     }
-    let first = call.function::<RoutedError>(Kernel::DISPATCH)?;
-    // By rank, every place has the row itself.
-    let second = match shape.layout {
-        Layout::RankMajor => None,
-        _ => Some(call.function::<RoutedError>(Kernel::SPREAD)?),
-    };
+    let function = call.function::<RoutedError>(Kernel::DISPATCH)?;
     let payloads = &plan.payloads[..plan.payload_count as usize];
     let grid = call.grid(sending(&shape, payloads.iter().map(pieces).sum()));
-    let issue = call.issue(first, Operation::Dispatch);
-    let steps = |lane: &_, steps: &mut symmem_sync::Steps<'_>| {
-        let args = OnGpu { lane: *lane, plan: *plan };
-        // SAFETY: both kernels take an OnGpu<DispatchPlan>; its addresses are those of `issue_steps` below.
-        unsafe { steps.launch(first, grid, &args) }?;
-        second.map_or(Ok(()), |spread| {
-            // SAFETY: as above.
-            unsafe { steps.launch(spread, grid, &args) }
-        })
-    };
-    // SAFETY: the plan's addresses are of the caller's views and of the routing's own, of as many bytes as it
-    // says, which `keep` holds with the mappings of peers' memory and the status record. What ranks tell each
-    // other fits in the lane's staging (`most_bins`), and the grid has at most as many blocks as that.
-    unsafe { at.lane.issue_steps(issue, steps, keep) }.map_err(failed)
+    let issue = call.issue(function, Operation::Dispatch);
+    // SAFETY: the kernel takes an OnGpu<DispatchPlan>. Its addresses are of the caller's views and of the
+    // routing's own, of as many bytes as it says, which `keep` holds with the mappings of peers' memory and the
+    // status record. What ranks tell each other fits in the lane's staging (`most_bins`), and the grid has at
+    // most as many blocks as that.
+    unsafe { at.lane.issue_device(issue, grid, |lane| OnGpu { lane, plan: *plan }, keep) }
+        .map_err(failed)
 }
 
 /// Launches a combine.
@@ -160,6 +148,7 @@ fn most_bins(capacities: &Capacities) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Layout;
     use crate::gpu::units::{COMBINE_CUH, MESSAGES_CUH, ROUTING_CUH};
 
     #[test]

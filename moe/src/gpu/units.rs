@@ -89,10 +89,7 @@ pub(super) struct Kernel {
 /// The kernels of each unit.
 const KERNELS: [&[(&str, usize)]; 4] = [
     &[("all_to_all_vdev", size_of::<GpuPlan>())],
-    &[
-        ("dispatch", size_of::<OnGpu<DispatchPlan>>()),
-        ("dispatch_spread", size_of::<OnGpu<DispatchPlan>>()),
-    ],
+    &[("dispatch", size_of::<OnGpu<DispatchPlan>>())],
     &[("combine", size_of::<OnGpu<CombinePlan>>())],
     &[
         ("dispatch_send", size_of::<OnGpu<SendPlan>>()),
@@ -105,7 +102,6 @@ const KERNELS: [&[(&str, usize)]; 4] = [
 impl Kernel {
     pub const ALL_TO_ALL_VDEV: Kernel = Kernel { unit: 0, at: 0 };
     pub const DISPATCH: Kernel = Kernel { unit: 1, at: 0 };
-    pub const SPREAD: Kernel = Kernel { unit: 1, at: 1 };
     pub const COMBINE: Kernel = Kernel { unit: 2, at: 0 };
     pub const DISPATCH_SEND: Kernel = Kernel { unit: 3, at: 0 };
     pub const DISPATCH_RECEIVE: Kernel = Kernel { unit: 3, at: 1 };

@@ -122,7 +122,7 @@ fn send(lane: &Lane<'_>, plan: &SendPlan) -> Result<(), Ended> {
                 choice: (at - choices.start) as u32,
                 weight: weight(at),
                 from: row as u64,
-                reserved: 0,
+                next: NOWHERE,
             };
             let to = records[target].wrapping_add(row * plan.record_bytes as usize);
             // SAFETY: a row of this rank's place in the target's landing, which has room for as many tokens as a

@@ -149,7 +149,8 @@ pub(crate) struct Record {
     pub weight: f32,
     /// The row here that the token's payload was stored in: this one, or one from which it is copied.
     pub from: u64,
-    pub reserved: u64,
+    /// The token's next row here, for GPUs that copy it there: [`NOWHERE`] for none.
+    pub next: u64,
 }
 
 /// A token's choice, to the rank of its expert.

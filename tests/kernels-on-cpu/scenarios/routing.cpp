@@ -5,7 +5,6 @@
 
 extern "C" {
 void dispatch(const symmem::Dispatch);
-void dispatch_spread(const symmem::Dispatch);
 void combine(const symmem::Combine);
 }
 
@@ -116,7 +115,6 @@ struct Dispatching : Operation {
     p.records = table->records[r].address(), p.record_peers = (u64)table->record_peers.data(), p.record_offset = BEFORE;
     p.record_bytes = s.record_bytes();
     group.machine.launch(r, blocks, workers + 32, [p] { dispatch(p); });
-    if (s.layout != RANK_MAJOR) group.machine.launch(r, blocks, workers + 32, [p] { dispatch_spread(p); });
   }
 
   void check(u32 r) override {

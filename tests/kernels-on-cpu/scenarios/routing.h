@@ -98,7 +98,7 @@ struct Choosing {
 struct Row {
   bool is_used = false;
   u32 source = 0, choice = 0;
-  u64 token = 0, from = 0;
+  u64 token = 0, from = 0, next = ~0ull;
 };
 
 constexpr u64 NOWHERE = ~0ull;
@@ -216,7 +216,9 @@ inline Routes Routes::of(const RoutingShape& s, const Choosing& c, u32) {
       if (!row.is_used) continue;
       for (u32 k = s.each; k-- != 0;) {
         const u64 place = e.places[row.source][row.token * s.each + k];
-        if (place != NOWHERE && place >> 48 == target) row.from = place & 0xffffffffffff;
+        if (place == NOWHERE || place >> 48 != target) continue;
+        row.from = place & 0xffffffffffff;
+        if (k > row.choice && s.layout != RANK_MAJOR) row.next = row.from;
       }
     }
   return e;
@@ -227,7 +229,7 @@ inline Routes Routes::of(const RoutingShape& s, const Choosing& c, u32) {
 // What a row's record must be.
 inline std::vector<u64> record_of(const RoutingShape& s, const Choosing& c, const Row& row, u32 target, bool weighted) {
   auto weight = [&](u32 k) { return (u64)__builtin_bit_cast(u32, weighted ? c.weights[row.source][row.token * s.each + k] : 1.0f) << 32; };
-  std::vector<u64> words{row.source | row.token << 32, row.choice | weight(row.choice), row.from, 0};
+  std::vector<u64> words{row.source | row.token << 32, row.choice | weight(row.choice), row.from, row.next};
   for (u32 k = 0; s.layout == RANK_MAJOR && k < s.each; k++) {
     const i64 expert = c.choices[row.source][row.token * s.each + k];
     const bool local = expert >= 0 && s.owner((u64)expert) == target;

@@ -97,7 +97,7 @@ impl Program {
 
 /// What is other than on a GPU, so that rare paths take no time: waits look at clocks and control words far
 /// more often, and blocks have little room.
-const SCALE: [Replacement; 7] = [
+const SCALE: [Replacement; 9] = [
     Replacement { file: "symmem_sync.cuh", from: "MISSES = 1024", to: "MISSES = 8" },
     Replacement {
         file: "vdev.cuh",
@@ -105,10 +105,12 @@ const SCALE: [Replacement; 7] = [
         to: "SHARED_WORDS = 80, SHARED_ENTRIES = 22",
     },
     Replacement { file: "vdev.cuh", from: "LINE_BYTES = 4 << 20", to: "LINE_BYTES = 4000" },
-    Replacement { file: "routing.cuh", from: "WINDOW = 1024", to: "WINDOW = 8" },
-    Replacement { file: "routing.cuh", from: "SHARE = 256", to: "SHARE = 8" },
+    Replacement { file: "routing.cuh", from: "WINDOW = 512", to: "WINDOW = 8" },
+    Replacement { file: "routing.cuh", from: "PLACES = 512", to: "PLACES = 12" },
+    Replacement { file: "dispatch.cu", from: "SHARED_GROUPS = 256", to: "SHARED_GROUPS = 3" },
+    Replacement { file: "routing.cuh", from: "SHARE = 64", to: "SHARE = 8" },
     Replacement { file: "routing.cuh", from: "QUANTISED = 1024", to: "QUANTISED = 256" },
-    Replacement { file: "dispatch.cu", from: "SHARED_WORDS = 2048", to: "SHARED_WORDS = 48" },
+    Replacement { file: "dispatch.cu", from: "SHARED_WORDS = 2304", to: "SHARED_WORDS = 48" },
 ];
 
 /// Where the kernels are, whose `symmem.cuh` is replaced.

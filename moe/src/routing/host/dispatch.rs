@@ -228,7 +228,7 @@ impl Dispatch<'_> {
                     choice: (at - choices.start) as u32,
                     weight: weight(at),
                     from: split(places.get(first)).1 as u64,
-                    reserved: 0,
+                    next: NOWHERE,
                 };
                 let to = records[target].wrapping_add(row * plan.record_bytes as usize);
                 // SAFETY: the row lies within the target's capacity, and is this rank's alone to write in

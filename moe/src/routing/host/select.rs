@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use symmem_sync::host::{Ended, Session};
 use symmem_sync::protocol::Peers;
 
-use super::super::plan::{Chosen, Record};
+use super::super::plan::{Chosen, NOWHERE, Record};
 use super::super::shape::{Counts, Placed};
 use super::dispatch::{Carrier, Dispatch, Indices};
 use crate::host::{record, write_words};
@@ -153,7 +153,7 @@ impl Dispatch<'_> {
                         choice: (at - choices.start) as u32,
                         weight: weight(at),
                         from: *from.get_or_insert(to),
-                        reserved: 0,
+                        next: NOWHERE,
                     };
                     let place = records.wrapping_add((to * plan.record_bytes) as usize);
                     // SAFETY: a row within the capacity, of this rank's own; a record has room for every

@@ -130,9 +130,13 @@ pub const FAULTS: &[Fault] = faults! {
     "routed_rows_announced_without_a_fence": Routing "routed",
         "payload.cuh" "  fence_system();\n" => "";
     "routed_rows_not_awaited": Routing "routed",
-        "messages.cuh" "  return await_flags(lane, step, gate, ROWS, from);\n" => "  (void)gate, (void)from;\n  return true;\n";
+        "messages.cuh" "      return found >> 32 == step.epoch && (u32)found >= ROWS;\n" => "      (void)found;\n      return true;\n";
     "rows_not_spread": Routing "routed",
-        "dispatch.cu" "  if (is_worker()) spread_rows(p);\n" => "  if (false) spread_rows(p);\n";
+        "dispatch.cu" "if (ok) spread(p, shared);" => "(void)spread;";
+    "rows_spread_before_other_blocks_have_stored_theirs": Routing "routed",
+        "messages.cuh" "flags = lane.world * blocks;" => "flags = lane.world;";
+    "further_places_of_a_token_forgotten": Routing "routed",
+        "routing.cuh" "      if (i > k) next = i;\n" => "";
     "last_pieces_not_spread": Routing "routed",
         "dispatch.cu" "pieces_of(p.row) + (p.scales != 0 ? pieces_of(p.scale_row) : 0)" => "pieces_of(p.row)";
     "places_counted_twice": Routing "routed",
@@ -144,7 +148,7 @@ pub const FAULTS: &[Fault] = faults! {
     "windows_placed_by_the_counts_of_others": Routing "routed",
         "dispatch.cu" "      count_rows(m.tokens, base);\n" => "";
     "tokens_sent_more_than_once_to_a_rank": Routing "routed",
-        "routing.cuh" "if (has_before(t, token, (u32)(i - token * t.each), low, high)) continue;" => "(void)token, (void)low, (void)high;";
+        "routing.cuh" "if (has_before(t, token, (u32)(i - token * t.each), low, high)) return;" => "(void)token, (void)low, (void)high;";
     "tokens_that_do_not_fit_moved": Routing "routed",
         "dispatch.cu" "if (overflow == NOTHING || m.p.drop) return Verdict{};" => "if (true) return Verdict{};";
     "wrong_choices_passed_over": Routing "routed",
@@ -152,13 +156,13 @@ pub const FAULTS: &[Fault] = faults! {
     "wrong_numbers_of_tokens_passed_over": Routing "routed",
         "routing.cuh" "    if (found > t.given.rows) return" => "    if (false) return";
     "records_of_the_wrong_choice": Routing "routed",
-        "routing.cuh" "row_of(load_element<u64>(t.place(token * t.each + first)))" => "row_of(place)";
+        "routing.cuh" "row_of(t.place(token * t.each + first))" => "row_of(place)";
     "tokens_of_a_dispatch_before": Routing "routed",
         "dispatch.cu" "  store_element<u64>(pointer<u64>(r.tokens), m.tokens.count);\n" => "";
     "scrubs_that_spare_counts_nobody_wrote": Routing "routed",
-        "dispatch.cu" "words > p.lane.packet_count ? 0 : words, true" => "words == 0 ? 0 : p.lane.packet_count, true";
+        "dispatch.cu" "m.staged || !anew ? 0 : m.words, moves" => "!anew ? 0 : lane.packet_count, moves";
     "scales_of_quantised_rows_by_a_reciprocal": Routing "routed",
-        "routing.cuh" "bits_of(x[i] / scale)" => "bits_of(x[i] * (1.0f / scale))";
+        "routing.cuh" "bits_of(x[i] / divisor)" => "bits_of(x[i] * (1.0f / divisor))";
     "elements_past_the_largest_not_clamped": Routing "routed",
         "routing.cuh" "exceeds ? bits_of(largest) | (y & 0x80000000) : y" => "exceeds ? y : y";
     "sums_of_rows_that_are_overwritten": Routing "routed",
@@ -192,7 +196,7 @@ pub const FAULTS: &[Fault] = faults! {
     "stalled_rows_not_awaited": Vdev "stalls",
         "messages.cuh" "  return await_flags(lane, step, gate, ROWS, from);\n" => "  (void)gate, (void)from;\n  return true;\n";
     "stalled_routed_rows_not_awaited": Routing "stalls",
-        "messages.cuh" "  return await_flags(lane, step, gate, ROWS, from);\n" => "  (void)gate, (void)from;\n  return true;\n";
+        "messages.cuh" "      return found >> 32 == step.epoch && (u32)found >= ROWS;\n" => "      (void)found;\n      return true;\n";
     "stalled_stores_before_readers_have_come": Exchange "stalls",
         "symmem_sync.cuh" "return SYMMEM_LIKELY(step.settled) ||" => "return true ||";
     "stalled_rings_reused_a_round_early": Reduce "stalls",
