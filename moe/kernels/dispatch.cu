@@ -290,14 +290,16 @@ SYMMEM_FN void dispatch(const Dispatch& p) {
         ok = part_of_all(lane, step);
         if (ok) spread(p, shared);
       }
-    } else if (block_index() == 0) {
-      refuse(m, verdict);
+    } else {
+      if (block_index() == 0) refuse(m, verdict);
+      // Of long messages block 0 has raised flags, which other blocks poll: then all do.
+      if (m.staged) ok = part(lane, step);
     }
   }
   const bool of_group = p.routed.group_completion != 0;
   ok = complete(lane, of_group, step, ok);
   // A resend has no messages.
-  exit(lane, step, ok, Used{ALL, m.staged || !anew ? 0 : m.words, moves || of_group});
+  exit(lane, step, ok, Used{ALL, m.staged || !anew ? 0 : m.words, moves || m.staged || of_group});
 }
 
 }  // namespace routing

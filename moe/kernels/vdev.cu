@@ -261,9 +261,12 @@ SYMMEM_FN void exchange(const Vdev& p) {
     moves = verdict.rank == 0;
     if (moves) ok = move_rows(m, step);
     else if (block_index() == 0) refuse(m, verdict);
+    // Of long messages block 0 has raised flags, which other blocks poll: then all do.
+    if (!moves && m.staged) ok = part(lane, step);
   }
-  ok = complete(lane, p.group_completion != 0, step, ok);
-  exit(lane, step, ok, Used{ALL, m.staged ? 0 : m.words, moves || p.group_completion != 0});
+  const bool of_group = p.group_completion != 0;
+  ok = complete(lane, of_group, step, ok);
+  exit(lane, step, ok, Used{ALL, m.staged ? 0 : m.words, moves || m.staged || of_group});
 }
 
 }  // namespace vdev
