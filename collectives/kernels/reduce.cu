@@ -35,6 +35,18 @@ template <class Also> SYMMEM_FN bool compare(const Plan& p, Headers& headers, co
 
 // ---------------------------------------------------------------------------------- packets
 
+// Of two ranks, in their order.
+SYMMEM_FN Vector fold_both(const Plan& p, const Vector& own, const Vector& theirs) {
+  const bool is_first = p.lane.rank == 0;
+  Vector first, second;
+#pragma unroll
+  for (u32 i = 0; i < 4; i++) first.w[i] = is_first ? own.w[i] : theirs.w[i], second.w[i] = is_first ? theirs.w[i] : own.w[i];
+  Reduction fold;
+  fold.first(first);
+  fold.next(second, p.op);
+  return fold.result(2, p.op);
+}
+
 // Vector `v` of all ranks, folded: this rank's own and what the others sent. False if a wait ended
 // without it.
 template <u32 W>
@@ -42,6 +54,13 @@ SYMMEM_FN bool fold_packets(const Plan& p, const Step& step, Gate& gate, u64 v, 
   const Lane& lane = p.lane;
   SYMMEM_STALL(lane.host, STALL_POLL_PACKET);
   auto slot = [&](u32 r) { return packets_from(lane, step.parity, r) + packet_of(v) * 16; };
+  if constexpr (W == 2) {
+    const u32 peer = 1 - lane.rank;
+    Vector theirs;
+    if (!await(lane, step.epoch, gate, peer, [&] { return poll(slot(peer), step.epoch, theirs); })) return false;
+    result = fold_both(p, own, theirs);
+    return true;
+  }
   Reduction fold;
   if constexpr (W != 0) {
     // All at once: one round of loads where everything is there.
@@ -154,21 +173,10 @@ template <u32 W> SYMMEM_FN bool fold_lines(const Plan& p, const Step& step, Gate
   };
   if constexpr (W == 2) {
     // One vector at a time, of one peer.
-    Lines all[2];
+    Lines theirs;
+    if (!take(1 - lane.rank, theirs)) return false;
 #pragma unroll
-    for (u32 r = 0; r < W; r++)
-      if (r != lane.rank && !take(r, all[r])) return false;
-#pragma unroll
-    for (u32 k = 0; k < 4; k++) {
-      Reduction fold;
-#pragma unroll
-      for (u32 r = 0; r < W; r++) {
-        const Vector theirs = r == lane.rank ? own.v[k] : all[r].v[k];
-        if (r == 0) fold.first(theirs);
-        else fold.next(theirs, p.op);
-      }
-      own.v[k] = fold.result(W, p.op);
-    }
+    for (u32 k = 0; k < 4; k++) own.v[k] = fold_both(p, own.v[k], theirs.v[k]);
   } else {
     Reduction fold[4];
 #pragma unroll 1

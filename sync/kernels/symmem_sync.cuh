@@ -149,6 +149,9 @@ struct Look {
   u32 ended;  // why, or 0
 };
 
+// In place of a gate's looks once its wait has ended.
+constexpr u32 ENDED = ~0u;
+
 // What ends the waits of one run.
 struct Bounds {
   u64 deadline_ns, cancel;
@@ -164,8 +167,7 @@ template <class Args> SYMMEM_FN Bounds bounds_of(const Args& args) {
   return bounds;
 }
 
-// Looks at everything but the data, for a wait for a word of `writer`. Inlined, since what is live in
-// a kernel would have to be kept somewhere around a call.
+// Looks at everything but the data, for a wait for a word of `writer`.
 SYMMEM_FN Look look(const Lane& lane, Gate gate, u32 writer) {
   u64 now = clock_ns();
   if (gate.since == 0) gate.since = now;
@@ -189,6 +191,24 @@ SYMMEM_FN Look look(const Lane& lane, Gate gate, u32 writer) {
   return Look{Gate{gate.since, gate.looks + 1, found}, ended};
 }
 
+// A look, and the record of why a wait ends, if it does: a call, so that what takes no time in a kernel takes no
+// place between what does.
+template <bool TOGETHER>
+__device__ __attribute__((noinline)) inline Gate go_on(const Lane& lane, u32 epoch, Gate gate, u32 missing) {
+  bool ended = false;
+  if (!TOGETHER || thread_index() % 32 == 0) {
+    Look found = look(lane, gate, missing);
+    gate = found.gate;
+    ended = found.ended != 0;
+    if (SYMMEM_UNLIKELY(ended)) give_up(lane, epoch, found.ended, missing);
+  }
+#ifdef SYMMEM_HAS_LINES
+  if constexpr (TOGETHER) ended = !warp_all(!ended);
+#endif
+  if (ended) gate.looks = ENDED;
+  return gate;
+}
+
 // Polls until `ready()`; false if the wait for a word of rank `writer()` ended without it, which is then
 // on record. TOGETHER: by the 32 threads of a warp, to whom `ready()` is the same; one looks for all.
 template <bool TOGETHER = false, class Writer, class Ready>
@@ -202,18 +222,8 @@ SYMMEM_FN bool await_of(const Lane& lane, u32 epoch, Gate& gate, Writer writer, 
 #pragma unroll 1
     for (u32 i = 0; i < MISSES; i++)
       if (ready()) return true;
-    bool ended = false;
-    if (!TOGETHER || thread_index() % 32 == 0) {
-      u32 missing = writer();
-      Look found = look(lane, gate, missing);
-      gate = found.gate;
-      ended = found.ended != 0;
-      if (SYMMEM_UNLIKELY(ended)) give_up(lane, epoch, found.ended, missing);
-    }
-#ifdef SYMMEM_HAS_LINES
-    if constexpr (TOGETHER) ended = !warp_all(!ended);
-#endif
-    if (SYMMEM_UNLIKELY(ended)) return false;
+    gate = go_on<TOGETHER>(lane, epoch, gate, writer());
+    if (SYMMEM_UNLIKELY(gate.looks == ENDED)) return false;
   }
 #endif
 }
