@@ -118,3 +118,10 @@ pub use module::{Function, HostFn, Kernel, KernelSet, LaunchContext, LoadError, 
 pub use order::{OrderError, StreamOrder, Turn};
 pub use stream::{Grid, KeepAlive, Launch, Launched, Stream, StreamId, StreamMode};
 pub use wait::{CancelGuard, CancelToken, Wait};
+
+/// Lets go of what finished work kept alive: of streams, and of graphs that are gone. Allocations and waits for
+/// streams do the same; for who does neither for a long time.
+pub fn reap() {
+    #[cfg(feature = "cuda")]
+    cuda::reap();
+}

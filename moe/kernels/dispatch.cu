@@ -27,58 +27,105 @@ struct Shared {
 static_assert(sizeof(Shared) <= 48 << 10, "what every device has");
 
 // What the ranks have told each other: tokens and findings, then rows for each bin.
-struct Counts : Messages<Counts> {
+template <bool AT_HAND> struct Counts : Messages<Counts<AT_HAND>, AT_HAND> {
+  using Base = Messages<Counts<AT_HAND>, AT_HAND>;
+  using Base::word, Base::words;
+
   const Dispatch& p;
   Shared& shared;
   Tokens tokens;
   Finding wrong;
 
   SYMMEM_FN Counts(const Dispatch& p, Shared& shared, const Given& given, u64 count)
-      : Messages(p.lane, words_of(p), shared.words, SHARED_WORDS), p(p), shared(shared), tokens(p.lane, p.routed, given, count, shared.counted),
-        wrong{} {}
+      : Base(p.lane, words_of(p), shared.words), p(p), shared(shared), tokens(p.lane, p.routed, given, count, shared.counted), wrong{} {}
 
   static SYMMEM_FN u32 words_of(const Dispatch& p) { return HEAD + Shape(p.lane, p.routed).bins(); }
+  // Those of one window are counted once, and stay.
+  static SYMMEM_FN bool fits(const Dispatch& p) {
+    const u32 words = words_of(p);
+    return words <= HEAD + WINDOW && fit_at_hand(p.lane, words, SHARED_WORDS);
+  }
 
   // Of this rank's message. Of wrong tokens no row counts.
   SYMMEM_FN u64 own_word(u32 i) const {
-    if (i >= HEAD) return wrong.what != 0 ? 0 : words <= HEAD + WINDOW ? shared.counted.total[i - HEAD] : load_element<u64>(pointer<u64>(p.routed.counts) + (i - HEAD));
+    if (i >= HEAD) return wrong.what != 0 ? 0 : AT_HAND ? shared.counted.total[i - HEAD] : load_element<u64>(pointer<u64>(p.routed.counts) + (i - HEAD));
     return i == 0 ? tokens.count : i == 1 ? wrong.what : i == 2 ? wrong.value : wrong.limit;
   }
   SYMMEM_FN u64 rows(u32 source, u32 bin) const { return word(source, HEAD + bin); }
-  template <class Each> SYMMEM_FN Need place(u32 target, Each each) const {
-    return place_bins(p.routed, tokens.shape, me, target, [&](u32 source, u32 bin) { return rows(source, bin); }, each);
-  }
 };
 
 // Counts this rank's rows, window by window, of which the first is at hand afterwards. Every thread of the block
 // calls it; every block writes the same.
-SYMMEM_FN void count_all(Counts& m) {
+template <bool AT_HAND> SYMMEM_FN void count_all(Counts<AT_HAND>& m) {
   u64 wrong = NOTHING;
   const u32 bins = m.words - HEAD;
 #pragma unroll 1
-  for (u32 base = (bins - 1) / WINDOW * WINDOW;; base -= WINDOW) {
+  for (u32 base = AT_HAND ? 0 : (bins - 1) / WINDOW * WINDOW;; base -= WINDOW) {
     wrong = count_rows(m.tokens, base);
-    if (base == 0 && bins <= WINDOW) break;
-    for (u32 i = thread_index(); i < WINDOW && base + i < bins; i += block_size())
-      store_element<u64>(pointer<u64>(m.p.routed.counts) + base + i, m.shared.counted.total[i]);
-    block_sync();
+    if constexpr (!AT_HAND) {
+      for (u32 i = thread_index(); i < WINDOW && base + i < bins; i += block_size())
+        store_element<u64>(pointer<u64>(m.p.routed.counts) + base + i, m.shared.counted.total[i]);
+      block_sync();
+    }
     if (base == 0) break;
   }
   m.wrong = look_at(m.tokens, wrong);
 }
 
-// Where this rank's rows for the bins of a target begin, of those that are at hand, by one warp.
-SYMMEM_FN Need begin_bins(const Counts& m, u32 target, u32 window) {
+// Goes over the bins of a target, by one warp: where this rank's rows for them begin, of those that are at hand from
+// `window` on; or, of this rank's own bins, how many rows it receives and where those begin. How many rows are
+// needed beyond what there is room for, or 0.
+template <bool AT_HAND> __device__ __attribute__((noinline)) inline u64 place_bins(const Counts<AT_HAND>& m, u32 target, u32 window, bool tells) {
+  const Routed& r = m.p.routed;
+  const Shape& shape = m.tokens.shape;
+  const u32 first = (u32)shape.first(target), last = (u32)shape.first(target + 1), groups = shape.groups();
+  const bool padded = r.layout == PADDED;
+  const u64 room = padded ? r.rows : r.capacity;
   Counted& c = m.shared.counted;
-  return m.place(target, [&](const Placed& placed) {
-    const u32 i = placed.bin - window;
-    if (i < WINDOW) c.next[i] = add(placed.mine, c.before[i]), c.end[i] = placed.end;
-  });
+  u64 next = 0, over = 0, dropped = 0;
+#pragma unroll 1
+  for (u32 base = first; base < last; base += 32) {
+    const u32 bin = base + warp_thread(), group = bin - first;
+    u64 total = 0, before = 0;
+#pragma unroll 1
+    for (u32 source = 0; bin < last && source < m.world; source++) {
+      if (source == m.me) before = total;
+      total = add(total, m.rows(source, bin));
+    }
+    u64 length = bin < last ? total : 0;
+    if (!padded && r.rows > 1) {
+      // A bin without rows is as long as one of the multiples.
+      length = most(total, 1);
+      length = bin < last ? add(length, r.rows - 1 - remainder(length - 1, r.rows)) : 0;
+    } else if (!padded && r.rows == 1 && bin < last) {
+      length = most(total, 1);
+    }
+    u64 all;
+    const u64 earlier = sum_before(length, all), start = padded ? group * r.rows : add(next, earlier);
+    next = add(next, all);
+    if (bin >= last) continue;
+    const u64 needed = padded ? total : add(start, total), end = padded ? start + r.rows : r.capacity;
+    if (total != 0 && needed > room) over = most(over, needed);
+    if (tells) {
+      const u64 kept = kept_rows(total, start, end);
+      store_element<u64>(pointer<u64>(r.groups) + group, kept);
+      store_element<u64>(pointer<u64>(r.groups) + groups + group, least(start, ~0ull >> 1));
+      dropped = add(dropped, total - kept);
+    } else if (bin - window < WINDOW) {
+      c.next[bin - window] = add(add(start, before), c.before[bin - window]), c.end[bin - window] = end;
+    }
+  }
+  if (!tells) return of_warp(over, most);
+  for (u32 i = last - first + warp_thread(); i < groups; i += 32)
+    store_element<u64>(pointer<u64>(r.groups) + i, 0), store_element<u64>(pointer<u64>(r.groups) + groups + i, 0);
+  dropped = of_warp(dropped, add);
+  if (warp_thread() == 0) count_dropped(r.status, dropped);
+  return 0;
 }
 
 // The first rank whose tokens are wrong; else the first whose rows do not fit. Places the bins that are at hand on
 // the way. Every thread of the block calls it, and all blocks of all ranks get the same.
-SYMMEM_FN Verdict judge(const Counts& m) {
+template <bool AT_HAND> SYMMEM_FN Verdict judge(const Counts<AT_HAND>& m) {
   const Verdict found = first_finding(m);
   // Of rows by rank there is always room.
   if (found.rank != 0 || m.tokens.shape.by_rank) return found;
@@ -87,13 +134,14 @@ SYMMEM_FN Verdict judge(const Counts& m) {
     u64 overflow = NOTHING, needed = 0;
 #pragma unroll 1
     for (u32 target = warp_index(); target < m.world; target += warps) {
-      const Need need = begin_bins(m, target, 0);
-      if (overflow == NOTHING && need.rows != 0) overflow = target, needed = need.rows;
+      const u64 rows = place_bins(m, target, 0, false);
+      if (overflow == NOTHING && rows != 0) overflow = target, needed = rows;
     }
     if (warp_thread() == 0) m.shared.overflow[warp_index()] = overflow, m.shared.needed[warp_index()] = needed;
   }
   block_sync();
   u64 overflow = NOTHING, needed = 0;
+#pragma unroll 1
   for (u32 w = 0; w < warps; w++)
     if (m.shared.overflow[w] < overflow) overflow = m.shared.overflow[w], needed = m.shared.needed[w];
   if (overflow == NOTHING || m.p.drop) return Verdict{};
@@ -102,14 +150,14 @@ SYMMEM_FN Verdict judge(const Counts& m) {
 }
 
 // Where the choices of the block's part go, window by window. Every thread of the block calls it.
-SYMMEM_FN void place_part(const Counts& m) {
+template <bool AT_HAND> SYMMEM_FN void place_part(const Counts<AT_HAND>& m) {
   const bool by_rank = m.tokens.shape.by_rank;
 #pragma unroll 1
   for (u32 base = 0; base < m.words - HEAD; base += WINDOW) {
-    if (base != 0) {
+    if (!AT_HAND && base != 0) {
       count_rows(m.tokens, base);
       if (!by_rank && is_worker())
-        for (u32 target = warp_index(); target < m.world; target += workers() / 32) begin_bins(m, target, base);
+        for (u32 target = warp_index(); target < m.world; target += workers() / 32) place_bins(m, target, base, false);
       block_sync();
     }
     if (warp_index() == 0) {
@@ -121,36 +169,23 @@ SYMMEM_FN void place_part(const Counts& m) {
 }
 
 // How many rows this rank receives, where they begin, and how many are dropped, by one warp.
-SYMMEM_FN void tell(const Counts& m) {
+template <bool AT_HAND> SYMMEM_FN void tell(const Counts<AT_HAND>& m) {
   const Routed& r = m.p.routed;
-  const Shape& shape = m.tokens.shape;
   u64* groups = pointer<u64>(r.groups);
-  const u32 count = shape.groups();
-  u64 dropped = 0;
-  if (shape.by_rank) {
+  if (m.tokens.shape.by_rank) {
+#pragma unroll 1
     for (u32 source = warp_thread(); source < m.world; source += 32) {
       store_element<u64>(groups + source, m.rows(source, m.me));
-      store_element<u64>(groups + count + source, source * r.max_tokens);
+      store_element<u64>(groups + m.world + source, source * r.max_tokens);
     }
   } else {
-    const u32 first = (u32)shape.first(m.me);
-    m.place(m.me, [&](const Placed& placed) {
-      const u64 kept = kept_rows(placed.rows, placed.start, placed.end);
-      store_element<u64>(groups + (placed.bin - first), kept);
-      store_element<u64>(groups + count + (placed.bin - first), least(placed.start, ~0ull >> 1));
-      dropped = add(dropped, placed.rows - kept);
-    });
-    for (u32 i = (u32)shape.first(m.me + 1) - first + warp_thread(); i < count; i += 32)
-      store_element<u64>(groups + i, 0), store_element<u64>(groups + count + i, 0);
+    place_bins(m, m.me, 0, true);
   }
-  dropped = of_warp(dropped, add);
-  if (warp_thread() != 0) return;
-  store_element<u64>(pointer<u64>(r.tokens), m.tokens.count);
-  count_dropped(r.status, dropped);
+  if (warp_thread() == 0) store_element<u64>(pointer<u64>(r.tokens), m.tokens.count);
 }
 
 // What is told of a call that moves nothing, by block 0.
-SYMMEM_FN void refuse(const Counts& m, const Verdict& verdict) {
+template <bool AT_HAND> SYMMEM_FN void refuse(const Counts<AT_HAND>& m, const Verdict& verdict) {
   const Routed& r = m.p.routed;
   for (u32 i = thread_index(); i < 2 * m.tokens.shape.groups(); i += block_size()) store_element<u64>(pointer<u64>(r.groups) + i, 0);
   if (thread_index() != 0) return;
@@ -252,25 +287,20 @@ SYMMEM_FN void spread(const Dispatch& p, Shared& shared) {
 
 // ----------------------------------------------------------------------------------- dispatch
 
-SYMMEM_FN void dispatch(const Dispatch& p) {
-  SYMMEM_SHARED(Shared, shared);
+template <bool AT_HAND> SYMMEM_FN void dispatch(const Dispatch& p, Shared& shared, Headers& headers) {
   const Lane& lane = p.lane;
-  if (!begin(lane)) return;
-  Headers headers(lane, sync_thread());
   const bool anew = p.indices != 0;
   const Given given{p.indices, p.weights, p.count, p.source_rows, p.index};
   const u64 last = anew ? tokens_of(given) : tokens_again(lane, p.routed, p.source_rows);
-  Counts m(p, shared, given, last);
+  Counts<AT_HAND> m(p, shared, given, last);
   // Before the epoch is known.
-  if (anew) {
-    count_all(m);
-    keep_own(m, 0, m.words);
-  }
+  if (anew) count_all(m);
   Step step{};
   // A lane may be closed between two threads' looks; warps go on whole.
   if (block_any(!enter(lane, step))) return;
   if (!await_clear(lane, step)) return;
   m.parity = step.parity;
+  m.keep_own(0, m.words);
   bool ok = anew ? meet(m, step, headers) : agree(lane, step, headers), moves = false;
   if (ok) {
     const Verdict verdict = anew ? judge(m) : Verdict{};
@@ -301,11 +331,20 @@ SYMMEM_FN void dispatch(const Dispatch& p) {
   // A resend has no messages.
   exit(lane, step, ok, Used{ALL, m.staged || !anew ? 0 : m.words, moves || m.staged || of_group});
 }
+__device__ __attribute__((noinline)) inline void dispatch_many(const Dispatch& p, Shared& shared, Headers headers) { dispatch<false>(p, shared, headers); }
+
+SYMMEM_FN void run(const Dispatch& p) {
+  SYMMEM_SHARED(Shared, shared);
+  if (!begin(p.lane)) return;
+  Headers headers(p.lane, sync_thread());
+  if (SYMMEM_LIKELY(Counts<true>::fits(p))) dispatch<true>(p, shared, headers);
+  else dispatch_many(p, shared, headers);
+}
 
 }  // namespace routing
 }  // namespace symmem
 
 extern "C" __global__ void __launch_bounds__(288, 1) dispatch(const SYMMEM_ARGS symmem::Dispatch plan) {
   symmem::fetch_arguments(plan);
-  symmem::routing::dispatch(plan);
+  symmem::routing::run(plan);
 }

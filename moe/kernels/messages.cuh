@@ -56,13 +56,15 @@ SYMMEM_FN u64 most(u64 a, u64 b) { return a > b ? a : b; }
 
 // By 32 bits where that does.
 SYMMEM_FN u64 quotient(u64 a, u64 b) { return (a | b) >> 32 ? a / b : (u32)a / (u32)b; }
+SYMMEM_FN u64 remainder(u64 a, u64 b) { return (a | b) >> 32 ? a % b : (u32)a % (u32)b; }
 
 SYMMEM_FN u32 warp_index() { return thread_index() / 32; }
 SYMMEM_FN u32 warp_thread() { return thread_index() % 32; }
 
-// Of the values of a warp's threads, by all of them.
+// Of the values of a warp's threads, by all of them. Here and below loops stay loops: kernels go through this code
+// once, and what takes them longest is to fetch it.
 template <class T, class Join> SYMMEM_FN T of_warp(T mine, Join join) {
-#pragma unroll
+#pragma unroll 1
   for (u32 step = 1; step < 32; step *= 2) mine = join(mine, warp_read(mine, warp_thread() ^ step));
   return mine;
 }
@@ -73,7 +75,7 @@ SYMMEM_FN u32 threads_that(bool mine) {
 // The sum of the values of the threads before this one, and of all.
 SYMMEM_FN u64 sum_before(u64 mine, u64& all) {
   const u32 t = warp_thread();
-#pragma unroll
+#pragma unroll 1
   for (u32 step = 1; step < 32; step *= 2) {
     const u64 lower = warp_read(mine, t < step ? t : t - step);
     if (t >= step) mine = add(mine, lower);
@@ -87,45 +89,45 @@ SYMMEM_FN u64 kept_rows(u64 rows, u64 at, u64 end) { return at < end ? least(row
 
 // --------------------------------------------------------------------------------- messages
 
-// What the ranks have told each other. `M` says what this rank tells: `own_word(i)`.
-template <class M> struct Messages {
+// What the ranks have told each other. `M` says what this rank tells: `own_word(i)`. AT_HAND: all of it is shared by
+// the block; else what peers have told is in staging, by every block the same.
+template <class M, bool AT_HAND> struct Messages {
   const Lane& lane;
-  u64* at_hand;  // shared by the block
+  u64* at_hand;
   u32 parity, world, me;
   u32 words;    // of a rank
   bool staged;  // whether messages are too long for packets
-  bool cached;  // whether all are at hand: else those of peers are in staging
 
-  SYMMEM_FN Messages(const Lane& lane, u32 words, u64* at_hand, u32 room)
-      : lane(lane), at_hand(at_hand), parity(0), world(lane.world), me(lane.rank), words(words), staged(words > lane.packet_count),
-        cached(!staged && (u64)world * words <= room) {}
+  SYMMEM_FN Messages(const Lane& lane, u32 words, u64* at_hand)
+      : lane(lane), at_hand(at_hand), parity(0), world(lane.world), me(lane.rank), words(words), staged(words > lane.packet_count) {}
 
   SYMMEM_FN u64 own(u32 i) const { return static_cast<const M*>(this)->own_word(i); }
   SYMMEM_FN u64* staged_words(u32 source) const { return pointer<u64>(staging_from(lane, parity, source)); }
 
   SYMMEM_FN u64 word(u32 source, u32 i) const {
-    if (cached) return at_hand[source * words + i];
-    return source == me ? own(i) : load_element<u64>(staged_words(source) + i);
+    if constexpr (AT_HAND) return at_hand[source * words + i];
+    else return source == me ? own(i) : load_element<u64>(staged_words(source) + i);
   }
-  // Of a peer; by every block the same, where they are not shared.
   SYMMEM_FN void keep(u32 source, u32 i, u64 value) const {
-    if (cached) at_hand[source * words + i] = value;
+    if constexpr (AT_HAND) at_hand[source * words + i] = value;
     else store_element<u64>(staged_words(source) + i, value);
+  }
+  // Has this rank's own words `first..end` at hand, before the block's threads meet and before any word is asked for.
+  SYMMEM_FN void keep_own(u32 first, u32 end) const {
+    if constexpr (AT_HAND)
+      for (u32 i = first + thread_index(); i < end; i += block_size()) keep(me, i, own(i));
   }
 };
 
-// Has this rank's own words from `first` on at hand, before anybody is told. Every thread of the block calls it.
-template <class M> SYMMEM_FN void keep_own(const M& m, u32 first, u32 end) {
-  if (!m.cached) return;
-  for (u32 i = first + thread_index(); i < end; i += block_size()) m.keep(m.me, i, m.own(i));
-  block_sync();
-}
+// Whether messages of so many words are at hand where there is room for as many as `room`.
+SYMMEM_FN bool fit_at_hand(const Lane& lane, u32 words, u32 room) { return words <= lane.packet_count && (u64)lane.world * words <= room; }
 
 // This rank's message to every peer, by the workers of block 0.
 template <class M> SYMMEM_FN void send_message(const M& m, const Step& step) {
   const Lane& lane = m.lane;
+#pragma unroll 1
   for (u32 i = thread_index(); i < m.words; i += workers()) {
-    const u64 word = m.word(m.me, i);
+    const u64 word = m.own(i);
     for_peers<0>(lane, [&](u32 r) {
       if (m.staged) {
         SYMMEM_STALL(lane.host, STALL_WRITE_STAGING);
@@ -138,35 +140,36 @@ template <class M> SYMMEM_FN void send_message(const M& m, const Step& step) {
   }
 }
 
-// All messages in packets, by the workers of a block; false if one did not come. A thread has several words
-// under way at once.
+// All messages in packets, by the workers of a block; false if one did not come. A thread has the words of several
+// peers under way at once.
 template <class M> SYMMEM_FN bool take_packets(const M& m, const Step& step) {
   constexpr u32 U = 4;
   const Lane& lane = m.lane;
-  const u32 n = workers(), count = m.world * m.words;
   Gate gate;
   SYMMEM_STALL(lane.host, STALL_POLL_PACKET);
-  for (u32 at = thread_index(); at < count; at += U * n) {
-    u64 words[U];
-    u32 missing = m.me;
-    auto ready = [&] {
-      bool here = true;
+#pragma unroll 1
+  for (u32 i = thread_index(); i < m.words; i += workers()) {
+#pragma unroll 1
+    for (u32 first = 0; first < m.world; first += U) {
+      u64 words[U];
+      u32 missing = m.me;
+      auto ready = [&] {
+        bool here = true;
 #pragma unroll
-      for (u32 k = 0; k < U; k++) {
-        const u32 source = (at + k * n) / m.words, i = at + k * n - source * m.words;
-        if (at + k * n >= count || source == m.me) continue;
-        const Pair found = load_pair(pointer<void>(packets_from(lane, step.parity, source) + i * 16ull));
-        words[k] = (found.a & 0xffffffff) | found.b << 32;
-        if (found.a >> 32 == step.epoch && found.b >> 32 == step.epoch) continue;
-        here = false, missing = source;
-      }
-      return here;
-    };
-    if (!await_of(lane, step.epoch, gate, [&] { return missing; }, ready)) return false;
+        for (u32 k = 0; k < U; k++) {
+          const u32 source = first + k;
+          if (source >= m.world || source == m.me) continue;
+          const Pair found = load_pair(pointer<void>(packets_from(lane, step.parity, source) + i * 16ull));
+          words[k] = (found.a & 0xffffffff) | found.b << 32;
+          if (found.a >> 32 == step.epoch && found.b >> 32 == step.epoch) continue;
+          here = false, missing = source;
+        }
+        return here;
+      };
+      if (!await_of(lane, step.epoch, gate, [&] { return missing; }, ready)) return false;
 #pragma unroll
-    for (u32 k = 0; k < U; k++) {
-      const u32 source = (at + k * n) / m.words, i = at + k * n - source * m.words;
-      if (at + k * n < count && source != m.me) m.keep(source, i, words[k]);
+      for (u32 k = 0; k < U; k++)
+        if (first + k < m.world && first + k != m.me) m.keep(first + k, i, words[k]);
     }
   }
   return true;

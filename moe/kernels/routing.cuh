@@ -157,32 +157,50 @@ template <class Act> SYMMEM_FN void each_choice(const Tokens& t, Act act) {
   }
 }
 
+// The same of rows that lie by rank: one row for all choices of a rank.
+__device__ __attribute__((noinline)) inline u64 count_tokens(const Tokens& t, u32 base) {
+  Counted& c = t.counted;
+  u64 wrong = NOTHING;
+#pragma unroll 1
+  for (u64 token = thread_index(); token < t.count; token += block_size())
+#pragma unroll 1
+    for (u32 k = 0; k < t.each; k++) {
+      const u64 i = token * t.each + k, found = t.value(i);
+      if (found >= t.shape.experts) {
+        if (found != ~0ull) wrong = least(wrong, i);
+        continue;
+      }
+      const u32 rank = t.shape.owner(found), bin = rank - base;
+      if (bin >= WINDOW || has_before(t, token, k, t.shape.first(rank), t.shape.first(rank + 1))) continue;
+      shared_add(&c.total[bin], 1);
+      if (token < t.part.first) shared_add(&c.before[bin], 1);
+    }
+  return wrong;
+}
+
 // Counts this rank's rows for the bins from `base` on, of all tokens and of those before the block's part. Every
 // thread of the block calls it. The first choice that is no expert and does not say none, or NOTHING.
 SYMMEM_FN u64 count_rows(const Tokens& t, u32 base) {
   Counted& c = t.counted;
+#pragma unroll 1
   for (u32 i = thread_index(); i < WINDOW; i += block_size()) c.total[i] = c.before[i] = 0;
   block_sync();
   const u64 first = t.part.first * t.each;
   u64 wrong = NOTHING;
-  each_choice(t, [&](u64 i, u64 found) {
-    if (found >= t.shape.experts) {
-      if (found != ~0ull) wrong = least(wrong, i);
-      return;
-    }
-    const u32 bin = t.shape.bin(found) - base;
-    if (bin >= WINDOW) return;
-    if (t.shape.by_rank) {
-      // One row for all choices of a rank.
-      const u64 token = quotient(i, t.each), low = t.shape.first(base + bin), high = t.shape.first(base + bin + 1);
-      if (has_before(t, token, (u32)(i - token * t.each), low, high)) return;
-    }
-    shared_add(&c.total[bin], 1);
-    if (i < first) shared_add(&c.before[bin], 1);
-  });
+  if (t.shape.by_rank) {
+    wrong = count_tokens(t, base);
+  } else {
+    each_choice(t, [&](u64 i, u64 found) {
+      if (found >= t.shape.experts && found != ~0ull) wrong = least(wrong, i);
+      if (found - base >= WINDOW || found >= t.shape.experts) return;
+      shared_add(&c.total[found - base], 1);
+      if (i < first) shared_add(&c.before[found - base], 1);
+    });
+  }
   wrong = of_warp(wrong, least);
   if (warp_thread() == 0) c.wrong[warp_index()] = wrong;
   block_sync();
+#pragma unroll 1
   for (u32 w = 0; w < block_size() / 32; w++) wrong = least(wrong, c.wrong[w]);
   return wrong;
 }
@@ -198,53 +216,6 @@ SYMMEM_FN Finding look_at(const Tokens& t, u64 wrong) {
 }
 
 // ----------------------------------------------------------------------------------- places
-
-// The rows of a bin that a rank has.
-struct Placed {
-  u32 bin;
-  u64 start, rows;  // of all ranks
-  u64 mine;         // where this rank's begin
-  u64 end;          // one past the last that there is room for
-};
-
-// A need of rows beyond what there is room for; 0 for none.
-struct Need {
-  u64 rows, room;
-};
-
-// Calls `each` with every bin of a target, by expert, by one warp. `rows(source, bin)` are all ranks' rows.
-template <class Rows, class Each> SYMMEM_FN Need place_bins(const Routed& r, const Shape& shape, u32 me, u32 target, Rows rows, Each each) {
-  const u32 first = (u32)shape.first(target), last = (u32)shape.first(target + 1);
-  const bool padded = r.layout == PADDED;
-  const u64 room = padded ? r.rows : r.capacity;
-  u64 next = 0, over = 0;
-#pragma unroll 1
-  for (u32 base = first; base < last; base += 32) {
-    const u32 bin = base + warp_thread();
-    u64 total = 0, mine = 0, length = 0;
-    if (bin < last) {
-#pragma unroll 4
-      for (u32 source = 0; source < shape.world; source++) {
-        if (source == me) mine = total;
-        total = add(total, rows(source, bin));
-      }
-      length = total;
-      if (!padded && r.rows != 0) {
-        // A bin without rows is as long as one of the multiples.
-        length = most(total, 1);
-        length = add(length, (r.rows - length % r.rows) % r.rows);
-      }
-    }
-    u64 all;
-    const u64 before = sum_before(length, all), start = padded ? (bin - first) * r.rows : add(next, before);
-    next = add(next, all);
-    if (bin >= last) continue;
-    const u64 needed = padded ? total : add(start, total);
-    if (total != 0 && needed > room) over = most(over, needed);
-    each(Placed{bin, start, total, add(start, mine), padded ? start + r.rows : r.capacity});
-  }
-  return Need{of_warp(over, most), room};
-}
 
 // Where the choices of a block's part go that are of the bins from `base` on, by one warp: in the order of tokens
 // and choices, each after those before it in its bin.
@@ -379,31 +350,31 @@ struct Quantised {
   }
 };
 
-// One piece of one payload of a token, to all ranks that it goes to, by a warp: it is read and quantised once.
-SYMMEM_FN void send_piece(const Tokens& t, const Payload& p, u64 token, u32 piece) {
-  const u64 from = p.source + token * p.source_row;
-  auto row_at = [&](u32 rank, u64 row) { return pointer<const u64>(p.peers)[rank] + p.offset + row * p.row; };
-  if (p.dtype == 0) {
-    const u64 at = (u64)piece * PIECE;
-    const u32 bytes = (u32)least(p.row - at, PIECE);
-    Piece data;
-    data.load(from + at, bytes);
-    return for_targets(t, token, [&](u32 rank, u64 row) { data.store(row_at(rank, row) + at, bytes); });
-  }
+// One piece of one payload of a token, to all ranks that it goes to, by a warp: it is read, or quantised, once.
+__device__ __attribute__((noinline)) inline void send_quantised(const Tokens& t, const Payload& p, u64 token, u32 piece) {
   constexpr u32 U = 4;
-  const u64 first = (u64)piece * QUANTISED, last = least(first + QUANTISED, p.row);
+  const u64 from = p.source + token * p.source_row, first = (u64)piece * QUANTISED, last = least(first + QUANTISED, p.row);
 #pragma unroll 1
   for (u64 start = first; start < last; start += U * BLOCK) {
     Quantised blocks[U];
 #pragma unroll
     for (u32 k = 0; k < U; k++) blocks[k].load(p.dtype, from, start + k * BLOCK, least(start + (k + 1) * BLOCK, last));
     for_targets(t, token, [&](u32 rank, u64 row) {
+      const u64 to = pointer<const u64>(p.peers)[rank] + p.offset + row * p.row;
       const u64 scales = pointer<const u64>(p.scale_peers)[rank] + p.scale_offset + row * p.scale_row;
 #pragma unroll
       for (u32 k = 0; k < U; k++)
-        if (start + k * BLOCK < last) blocks[k].store(row_at(rank, row), scales, start + k * BLOCK, least(start + (k + 1) * BLOCK, last));
+        if (start + k * BLOCK < last) blocks[k].store(to, scales, start + k * BLOCK, least(start + (k + 1) * BLOCK, last));
     });
   }
+}
+SYMMEM_FN void send_piece(const Tokens& t, const Payload& p, u64 token, u32 piece) {
+  if (p.dtype != 0) return send_quantised(t, p, token, piece);
+  const u64 at = (u64)piece * PIECE, from = p.source + token * p.source_row + at;
+  const u32 bytes = (u32)least(p.row - at, PIECE);
+  Piece data;
+  data.load(from, bytes);
+  for_targets(t, token, [&](u32 rank, u64 row) { data.store(pointer<const u64>(p.peers)[rank] + p.offset + row * p.row + at, bytes); });
 }
 
 // Each token of the block's part to every rank that it goes to, once, by the workers of the blocks that share it.

@@ -13,9 +13,9 @@ namespace vdev {
 
 // ---------------------------------------------------------------------------------- verdict
 
-// The first rank whose splits are wrong; else the first whose output has no room. Makes the entries of all
-// ranks on the way. Every thread of the block calls it, and all blocks of all ranks get the same.
-SYMMEM_FN Verdict judge(const Matrix& m) {
+// The first rank whose splits are wrong; else the first whose output has no room. Places all bins on the way, one
+// pair of ranks for each warp. Every thread of the block calls it, and all blocks of all ranks get the same.
+template <bool AT_HAND> SYMMEM_FN Verdict judge(const Matrix<AT_HAND>& m) {
   const Verdict found = first_finding(m);
   if (found.rank != 0) return found;
   const u32 warps = workers() / 32;
@@ -23,17 +23,26 @@ SYMMEM_FN Verdict judge(const Matrix& m) {
     u64 overflow = NOTHING, needed = 0;
 #pragma unroll 1
     for (u32 task = warp_index(); task < 2 * m.world; task += warps) {
-      if (task >= m.world) {
-        if (m.most_lines != 0 && task - m.world != m.me) place_lines(m, task - m.world);
-        continue;
+      const bool takes = task >= m.world;
+      const u32 rank = takes ? task - m.world : task;
+      Act act = ENTER;
+      if (takes) {
+        if (m.most_lines == 0 || rank == m.me) continue;
+        const u32 count = vectors_of(m, rank, m.me);
+        if (warp_thread() == 0) m.shared.in[rank] = count;
+        if (count == DIRECT || count == 0) continue;
+        act = TAKE;
+      } else if (m.goes_in_lines(rank)) {
+        act = NEED;
       }
-      const u64 rows = m.goes_in_lines(task) ? needed_by(m, task) : place_own(m, task);
-      if (overflow == NOTHING && rows > m.capacity(task)) overflow = task, needed = rows;
+      const u64 rows = walk(m, takes ? rank : m.me, takes ? m.me : rank, act);
+      if (!takes && overflow == NOTHING && rows > m.capacity(rank)) overflow = rank, needed = rows;
     }
     if (warp_thread() == 0) m.shared.overflow[warp_index()] = overflow, m.shared.needed[warp_index()] = needed;
   }
   block_sync();
   u64 overflow = NOTHING, needed = 0;
+#pragma unroll 1
   for (u32 w = 0; w < warps; w++)
     if (m.shared.overflow[w] < overflow) overflow = m.shared.overflow[w], needed = m.shared.needed[w];
   if (overflow == NOTHING || m.p.drop) return Verdict{0, {}};
@@ -41,35 +50,16 @@ SYMMEM_FN Verdict judge(const Matrix& m) {
 }
 
 // What is told of a call that moves nothing, by block 0.
-SYMMEM_FN void refuse(const Matrix& m, const Verdict& verdict) {
+template <bool AT_HAND> SYMMEM_FN void refuse(const Matrix<AT_HAND>& m, const Verdict& verdict) {
+#pragma unroll 1
   for (u32 i = thread_index(); i < 2 * m.splits; i += block_size()) store_element<u64>(pointer<u64>(m.p.out_splits) + i, 0);
   if (thread_index() == 0) tell_host(m.p.status, verdict);
-}
-
-// The splits that this rank receives, and how many rows are dropped, by one warp.
-SYMMEM_FN void put_splits(const Matrix& m) {
-  const u64 capacity = m.capacity(m.me);
-  u64* out = pointer<u64>(m.p.out_splits);
-  u64 dropped = 0;
-  place(m, m.me, [&](u32 major, u64 at) {
-    if (major >= m.majors()) return;
-#pragma unroll 1
-    for (u32 minor = 0; minor < m.minors(); minor++) {
-      const u64 rows = m.rows_at(m.me, major, minor), kept = kept_rows(rows, at, capacity);
-      const u64 i = (u64)major * m.minors() + minor;
-      store_element<u64>(out + i, kept);
-      store_element<u64>(out + m.splits + i, least(at, ~0ull >> 1));
-      at = add(at, rows), dropped = add(dropped, rows - kept);
-    }
-  });
-  dropped = of_warp(dropped, add);
-  if (warp_thread() == 0) count_dropped(m.p.status, dropped);
 }
 
 // ------------------------------------------------------------------------------------- rows
 
 // The last bin that begins at `at`, or before it: of those from `low` on, by where they begin.
-template <class First> SYMMEM_FN u32 bin_of(const Matrix& m, First first, u64 at, u32 low) {
+template <bool AT_HAND, class First> SYMMEM_FN u32 bin_of(const Matrix<AT_HAND>& m, First first, u64 at, u32 low) {
   u32 high = m.minor - 1;
   while (low < high) {
     const u32 middle = low + (high - low + 1) / 2;
@@ -86,7 +76,7 @@ struct Pieces {
   u64 output;
 };
 
-SYMMEM_FN void send_piece(const Matrix& m, Pieces& of, u64 index) {
+template <bool AT_HAND> SYMMEM_FN void send_piece(const Matrix<AT_HAND>& m, Pieces& of, u64 index) {
   SYMMEM_STALL_WARP(m.lane.host, STALL_PUT_DATA);
   const u64 piece = index - of.before;
   of.bin = bin_of(m, [&](u32 bin) { return m.first_piece(of.target, bin); }, piece, of.bin);
@@ -97,7 +87,7 @@ SYMMEM_FN void send_piece(const Matrix& m, Pieces& of, u64 index) {
 
 // Rows straight to their places: the pieces of the next rank first, and between them this rank's own, which
 // takes no link. Dealt out to the warps of all blocks in turns, so that none has two more than another.
-SYMMEM_FN void send_rows(const Matrix& m) {
+template <bool AT_HAND> SYMMEM_FN void send_rows(const Matrix<AT_HAND>& m) {
   const Vdev& p = m.p;
   const u64 warps = (u64)grid_size() * (workers() / 32), own = m.first_piece(m.me, m.minor);
   u64 away = 0;
@@ -113,16 +103,16 @@ SYMMEM_FN void send_rows(const Matrix& m) {
     const u64 at = round + turn;
     if (at >= own + away) continue;
     const u64 index = at < paired ? at / 2 : at - paired / 2;
-    if (at < paired ? at % 2 != 0 : own > away) {
-      send_piece(m, mine, index);
-      continue;
-    }
-    while (index >= theirs.end) {
+    const bool is_mine = at < paired ? at % 2 != 0 : own > away;
+    while (!is_mine && index >= theirs.end) {
       const u32 r = theirs.target + 1 < m.world ? theirs.target + 1 : 0;
       const u64 count = m.goes_in_lines(r) ? 0 : m.first_piece(r, m.minor);
       theirs = Pieces{r, 0, theirs.end, theirs.end + count, pointer<const u64>(p.peers)[r] + p.peer_offset};
     }
-    send_piece(m, theirs, index);
+    Pieces of = is_mine ? mine : theirs;
+    send_piece(m, of, index);
+    if (is_mine) mine.bin = of.bin;
+    else theirs.bin = of.bin;
   }
 }
 
@@ -149,21 +139,21 @@ template <class At> SYMMEM_FN void store_lines(const Lines& lines, bool together
 
 // Warp by warp, what goes in lines, to the next rank first, or comes; `act(rank, warp, vectors)` says whether all
 // goes on.
-template <class Count, class Act> SYMMEM_FN bool each_lines(const Matrix& m, Count count, Act act) {
-  const u64 warps = (u64)grid_size() * (workers() / 32);
-  u64 next = block_index() + (u64)grid_size() * warp_index(), before = 0;
+template <class Count, class Act> SYMMEM_FN bool each_lines(const Matrix<true>& m, Count count, Act act) {
+  const u32 warps = grid_size() * (workers() / 32);
+  u32 next = block_index() + grid_size() * warp_index(), before = 0;
   bool ok = true;
   for_peers<0>(m.lane, [&](u32 r) {
-    const u64 vectors = count(r), end = before + (vectors + Lines::VECTORS - 1) / Lines::VECTORS;
+    const u32 vectors = count(r), end = before + (vectors + Lines::VECTORS - 1) / Lines::VECTORS;
     for (; ok && next < end; next += warps) ok = act(r, next - before, vectors);
     before = end;
   });
   return ok;
 }
 
-SYMMEM_FN void send_lines(const Matrix& m, const Step& step) {
+SYMMEM_FN void send_lines(const Matrix<true>& m, const Step& step) {
   auto count = [&](u32 r) { return m.goes_in_lines(r) ? m.shared.out[r] : 0; };
-  each_lines(m, count, [&](u32 r, u64 u, u64 vectors) {
+  each_lines(m, count, [&](u32 r, u32 u, u32 vectors) {
     const Entry* entries = m.shared.entries + r * (m.minor + 1);
     auto first = [&](u32 bin) { return entries[bin].first; };
     const u64 begin = u * Lines::VECTORS, end = least(begin + Lines::VECTORS, vectors);
@@ -178,10 +168,10 @@ SYMMEM_FN void send_lines(const Matrix& m, const Step& step) {
 }
 
 // False if a wait ended without its rows.
-SYMMEM_FN bool take_lines(const Matrix& m, const Step& step) {
+SYMMEM_FN bool take_lines(const Matrix<true>& m, const Step& step) {
   Gate gate;
   auto count = [&](u32 r) { return m.comes_in_lines(r) ? m.shared.in[r] : 0; };
-  return each_lines(m, count, [&](u32 r, u64 u, u64 vectors) {
+  return each_lines(m, count, [&](u32 r, u32 u, u32 vectors) {
     Lines lines;
     const u64 from = lines_from(m.lane, step.parity, r);
     SYMMEM_STALL_WARP(m.lane.host, STALL_POLL_PACKET);
@@ -203,17 +193,23 @@ SYMMEM_FN bool take_lines(const Matrix& m, const Step& step) {
 
 #else
 
-SYMMEM_FN void send_lines(const Matrix&, const Step&) {}
-SYMMEM_FN bool take_lines(const Matrix&, const Step&) { return true; }
+SYMMEM_FN void send_lines(const Matrix<true>&, const Step&) {}
+SYMMEM_FN bool take_lines(const Matrix<true>&, const Step&) { return true; }
 
 #endif
 
 // Sends what goes in lines. Every thread of the block calls it.
-SYMMEM_FN void send_few(const Matrix& m, const Step& step) {
+SYMMEM_FN void send_few(const Matrix<true>& m, const Step& step) {
   if (m.most_lines == 0) return;
-  if (is_worker())
-    for (u32 target = warp_index(); target < m.world; target += workers() / 32)
-      if (target != m.me) begin_lines(m, target);
+  if (is_worker()) {
+#pragma unroll 1
+    for (u32 target = warp_index(); target < m.world; target += workers() / 32) {
+      if (target == m.me) continue;
+      const u32 count = vectors_of(m, m.me, target);
+      if (warp_thread() == 0) m.shared.out[target] = count;
+      if (count != DIRECT && count != 0) walk(m, m.me, target, SEND);
+    }
+  }
   block_sync();
   // Of wrong splits nothing goes.
   if (is_worker() && m.wrong.what == 0) send_lines(m, step);
@@ -221,15 +217,16 @@ SYMMEM_FN void send_few(const Matrix& m, const Step& step) {
 
 // Moves all else, once the verdict is that all goes; false if what was to come has not. Every thread of the block
 // calls it.
-SYMMEM_FN bool move_rows(const Matrix& m, const Step& step) {
+template <bool AT_HAND> SYMMEM_FN bool move_rows(const Matrix<AT_HAND>& m, const Step& step) {
   bool ok = true;
   if (is_worker()) {
     send_rows(m);
-    if (m.most_lines != 0) ok = take_lines(m, step);
+    if constexpr (AT_HAND) ok = m.most_lines == 0 || take_lines(m, step);
   } else if (block_index() == 0) {
-    put_splits(m);
+    walk(m, m.me, m.me, TELL);
   }
   bool direct = false;
+#pragma unroll 1
   for (u32 r = 0; r < m.world; r++) direct |= r != m.me && !(m.goes_in_lines(r) && m.comes_in_lines(r));
   if (!direct) return ok;
   auto to = [&](u32 r) { return !m.goes_in_lines(r); };
@@ -237,12 +234,9 @@ SYMMEM_FN bool move_rows(const Matrix& m, const Step& step) {
   return part(m.lane, step, to, from) && ok;
 }
 
-SYMMEM_FN void exchange(const Vdev& p) {
-  SYMMEM_SHARED(Shared, shared);
+template <bool AT_HAND> SYMMEM_FN void exchange(const Vdev& p, Shared& shared, Headers& headers) {
   const Lane& lane = p.lane;
-  if (!begin(lane)) return;
-  Headers headers(lane, sync_thread());
-  Matrix m(p, shared);
+  Matrix<AT_HAND> m(p, shared);
   // On its way while the epoch is.
   const u64 ahead = thread_index() < m.splits ? m.own_split(thread_index()) : 0;
   Step step{};
@@ -251,10 +245,10 @@ SYMMEM_FN void exchange(const Vdev& p) {
   if (block_any(!entered)) return;
   m.begin(step);
   m.wrong = check(m, ahead);
-  keep_own(m, 0, HEAD);
+  m.keep_own(0, HEAD);
   if (!await_clear(lane, step)) return;
   announce(m, step, headers);
-  send_few(m, step);
+  if constexpr (AT_HAND) send_few(m, step);
   bool ok = hear(m, step, headers), moves = false;
   if (ok) {
     const Verdict verdict = judge(m);
@@ -268,11 +262,20 @@ SYMMEM_FN void exchange(const Vdev& p) {
   ok = complete(lane, of_group, step, ok);
   exit(lane, step, ok, Used{ALL, m.staged ? 0 : m.words, moves || m.staged || of_group});
 }
+__device__ __attribute__((noinline)) inline void exchange_many(const Vdev& p, Shared& shared, Headers headers) { exchange<false>(p, shared, headers); }
+
+SYMMEM_FN void run(const Vdev& p) {
+  SYMMEM_SHARED(Shared, shared);
+  if (!begin(p.lane)) return;
+  Headers headers(p.lane, sync_thread());
+  if (SYMMEM_LIKELY(Matrix<true>::fits(p))) exchange<true>(p, shared, headers);
+  else exchange_many(p, shared, headers);
+}
 
 }  // namespace vdev
 }  // namespace symmem
 
 extern "C" __global__ void __launch_bounds__(288, 1) all_to_all_vdev(const SYMMEM_ARGS symmem::Vdev plan) {
   symmem::fetch_arguments(plan);
-  symmem::vdev::exchange(plan);
+  symmem::vdev::run(plan);
 }

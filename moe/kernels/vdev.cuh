@@ -71,15 +71,18 @@ struct Shared {
   // By rank: vectors that go there in lines, and that come from there.
   u32 out[LINE_RANKS], in[LINE_RANKS];
   // By warp.
-  u64 negative[MOST_WARPS], outside[MOST_WARPS], sum[MOST_WARPS];
-  u64 overflow[MOST_WARPS], needed[MOST_WARPS];
+  u64 sum[MOST_WARPS], overflow[MOST_WARPS], needed[MOST_WARPS];
 };
 static_assert(sizeof(Shared) <= 48 << 10, "what every device has");
 
 // --------------------------------------------------------------------------------- messages
 
-// What the ranks have told each other: capacities and findings, then splits.
-struct Matrix : Messages<Matrix> {
+// What the ranks have told each other: capacities and findings, then splits. AT_HAND: with the entries that come of
+// them, in memory of the block.
+template <bool AT_HAND> struct Matrix : Messages<Matrix<AT_HAND>, AT_HAND> {
+  using Base = Messages<Matrix<AT_HAND>, AT_HAND>;
+  using Base::me, Base::parity, Base::word, Base::words, Base::world;
+
   const Vdev& p;
   Shared& shared;
   u32 minor;
@@ -88,16 +91,20 @@ struct Matrix : Messages<Matrix> {
   Finding wrong;
 
   SYMMEM_FN Matrix(const Vdev& p, Shared& shared)
-      : Messages(p.lane, HEAD + p.lane.world * p.minor, shared.words, SHARED_WORDS), p(p), shared(shared), minor(p.minor),
-        splits(words - HEAD), most_lines(0), wrong{} {}
+      : Base(p.lane, HEAD + p.lane.world * p.minor, shared.words), p(p), shared(shared), minor(p.minor), splits(words - HEAD), most_lines(0), wrong{} {}
+
+  static SYMMEM_FN bool fits(const Vdev& p) {
+    const u32 splits = p.lane.world * p.minor;
+    return fit_at_hand(p.lane, HEAD + splits, SHARED_WORDS) && splits + p.lane.world <= SHARED_ENTRIES;
+  }
 
   // Whether rows may go in lines is the same everywhere. They leave nothing for `scrub` to know of.
   SYMMEM_FN void begin(const Step& step) {
     parity = step.parity;
 #ifdef SYMMEM_HAS_LINES
-    if (!cached || !has_shared_entries() || world > LINE_RANKS || p.row == 0 || p.row % 16 != 0 || scrub_due(step.epoch)) return;
+    if (!AT_HAND || world > LINE_RANKS || p.row == 0 || p.row % 16 != 0 || scrub_due(step.epoch)) return;
     const u64 room = (u64)p.lane.line_count / 16 * Lines::VECTORS * 16;
-    most_lines = quotient(least(room, LINE_BYTES / (world > 1 ? world - 1 : 1)), p.row);
+    most_lines = quotient(least(room, quotient(LINE_BYTES, world > 1 ? world - 1 : 1)), p.row);
 #endif
   }
   SYMMEM_FN bool goes_in_lines(u32 target) const { return most_lines != 0 && target != me && shared.out[target] != DIRECT; }
@@ -105,9 +112,9 @@ struct Matrix : Messages<Matrix> {
 
   SYMMEM_FN u64 own_split(u32 i) const { return load_element<u64>(pointer<u64>(p.in_splits) + i); }
 
-  // Of this rank's message. Of wrong splits none counts.
+  // Of this rank's message. Splits are at hand since they were looked at, if any are.
   SYMMEM_FN u64 own_word(u32 i) const {
-    if (i >= HEAD) return own_split(i - HEAD);
+    if (i >= HEAD) return AT_HAND ? shared.words[me * words + i] : own_split(i - HEAD);
     return i == 0 ? p.capacity : i == 1 ? wrong.what : i == 2 ? wrong.value : wrong.limit;
   }
 
@@ -129,216 +136,198 @@ struct Matrix : Messages<Matrix> {
     const u64 messages = ((u64)words * 8 + 31) / 32 * 32, slot = target < places ? 0 : minor + 1;
     return p.lane.own + p.lane.staging + (parity * places + place) * p.lane.staging_unit + messages + (slot + bin) * sizeof(Entry);
   }
-  SYMMEM_FN bool has_shared_entries() const { return splits + world <= SHARED_ENTRIES; }
   SYMMEM_FN void set_entry(u32 target, u32 bin, const Entry& entry) const {
-    if (has_shared_entries()) {
+    if constexpr (AT_HAND) {
       shared.entries[target * (minor + 1) + bin] = entry;
-      return;
+    } else {
+      u64* at = pointer<u64>(entry_at(target, bin));
+      store_element<u64>(at, entry.from), store_element<u64>(at + 1, entry.to);
+      store_element<u64>(at + 2, entry.bytes), store_element<u64>(at + 3, entry.first);
     }
-    u64* at = pointer<u64>(entry_at(target, bin));
-    store_element<u64>(at, entry.from), store_element<u64>(at + 1, entry.to);
-    store_element<u64>(at + 2, entry.bytes), store_element<u64>(at + 3, entry.first);
   }
   SYMMEM_FN Entry entry(u32 target, u32 bin) const {
-    if (has_shared_entries()) return shared.entries[target * (minor + 1) + bin];
+    if constexpr (AT_HAND) return shared.entries[target * (minor + 1) + bin];
     const u64* at = pointer<u64>(entry_at(target, bin));
     return Entry{load_element<u64>(at), load_element<u64>(at + 1), load_element<u64>(at + 2), load_element<u64>(at + 3)};
   }
   SYMMEM_FN u64 first_piece(u32 target, u32 bin) const {
-    if (has_shared_entries()) return shared.entries[target * (minor + 1) + bin].first;
-    return load_element<u64>(pointer<u64>(entry_at(target, bin)) + 3);
+    if constexpr (AT_HAND) return shared.entries[target * (minor + 1) + bin].first;
+    else return load_element<u64>(pointer<u64>(entry_at(target, bin)) + 3);
+  }
+
+  // One past the last row of a split that an offset says the beginning of.
+  SYMMEM_FN u64 end(u32 i, u64 split) const {
+    const u64 offset = load_element<u64>(pointer<u64>(p.in_offsets) + i);
+    return offset >> 63 ? ~0ull : add(offset, split);
   }
 };
 
+// What is wrong with this rank's own splits, of which some are: by every thread alike.
+template <bool AT_HAND> __device__ __attribute__((noinline)) inline Finding find_wrong(const Matrix<AT_HAND>& m) {
+  u64 sum = 0;
+  Finding found{};
+#pragma unroll 1
+  for (u32 i = 0; i < m.splits; i++) {
+    const u64 split = m.own_split(i);
+    if (split >> 63) return finding(NEGATIVE, i, split, m.p.input_rows);
+    if (m.p.in_offsets == 0) sum = add(sum, split);
+    // Where a split has no rows, its offset means nothing.
+    else if (found.what == 0 && split != 0 && m.end(i, split) > m.p.input_rows) found = finding(OUTSIDE_INPUT, i, m.end(i, split), m.p.input_rows);
+  }
+  return sum > m.p.input_rows ? finding(PAST_INPUT, 0, sum, m.p.input_rows) : found;
+}
+
 // Looks at this rank's own splits, which are at hand then, if any are. Every thread of the block calls it, `ahead`
 // with the split of its index, and all get the same.
-SYMMEM_FN Finding check(const Matrix& m, u64 ahead) {
+template <bool AT_HAND> SYMMEM_FN Finding check(const Matrix<AT_HAND>& m, u64 ahead) {
   const Vdev& p = m.p;
-  Shared& s = m.shared;
-  auto end = [&](u64 i) {
-    const u64 offset = load_element<u64>(pointer<u64>(p.in_offsets) + i);
-    return offset >> 63 ? ~0ull : add(offset, m.own_split((u32)i));
-  };
-  u64 negative = NOTHING, outside = NOTHING, sum = 0;
+  u64 sum = 0;
+  bool wrong = false;
+#pragma unroll 1
   for (u32 i = thread_index(); i < m.splits; i += block_size()) {
     const u64 split = i == thread_index() ? ahead : m.own_split(i);
-    if (m.cached) m.keep(m.me, HEAD + i, split);
-    if (split >> 63) negative = least(negative, i);
-    else if (p.in_offsets == 0) sum = add(sum, split);
-    // Where a split has no rows, its offset means nothing.
-    else if (split != 0 && end(i) > p.input_rows) outside = least(outside, i);
+    if constexpr (AT_HAND) m.keep(m.me, HEAD + i, split);
+    wrong |= split >> 63 != 0;
+    if (p.in_offsets == 0) sum = add(sum, split);
+    else if (split != 0) wrong |= m.end(i, split) > p.input_rows;
   }
-  negative = of_warp(negative, least), outside = of_warp(outside, least), sum = of_warp(sum, add);
-  if (warp_thread() == 0) s.negative[warp_index()] = negative, s.outside[warp_index()] = outside, s.sum[warp_index()] = sum;
-  block_sync();
-  negative = outside = NOTHING, sum = 0;
-  for (u32 w = 0; w < block_size() / 32; w++)
-    negative = least(negative, s.negative[w]), outside = least(outside, s.outside[w]), sum = add(sum, s.sum[w]);
-  if (negative != NOTHING) return finding(NEGATIVE, negative, m.own_split((u32)negative), p.input_rows);
-  if (outside != NOTHING) return finding(OUTSIDE_INPUT, outside, end(outside), p.input_rows);
-  if (sum > p.input_rows) return finding(PAST_INPUT, 0, sum, p.input_rows);
-  return Finding{};
+  sum = of_warp(sum, add);
+  if (warp_thread() == 0) m.shared.sum[warp_index()] = sum;
+  wrong = block_any(wrong);
+  sum = 0;
+#pragma unroll 1
+  for (u32 w = 0; w < block_size() / 32; w++) sum = add(sum, m.shared.sum[w]);
+  return wrong || sum > p.input_rows ? find_wrong(m) : Finding{};
 }
 
 // --------------------------------------------------------------------------------- placement
 
-// Calls `each` with every major bin that a rank receives and the row that it begins at; past the last bin too,
-// since all threads of the warp call it. How many rows the rank's output needs.
-template <class Each> SYMMEM_FN u64 place(const Matrix& m, u32 target, Each each) {
-  const u64 align = m.p.align;
-  u64 next = 0, needed = 0;
-#pragma unroll 1
-  for (u32 base = 0; base < m.majors(); base += 32) {
-    const u32 major = base + warp_thread();
-    u64 total = 0, length = 0;
-    if (major < m.majors()) {
-#pragma unroll 4
-      for (u32 minor = 0; minor < m.minors(); minor++) total = add(total, m.rows_at(target, major, minor));
-      length = total;
-      if (align != 0) {
-        // A bin without rows is as long as one of the multiples.
-        const u64 more = (align - most(total, 1) % align) % align;
-        length = add(most(total, 1), more);
-      }
-    }
-    u64 all;
-    const u64 start = add(next, sum_before(length, all));
-    if (total != 0) needed = most(needed, add(start, total));
-    each(major, start);
-    next = add(next, all);
-  }
-  return of_warp(needed, most);
-}
+// What `walk` makes of the bins that it comes by.
+enum Act : u32 {
+  NEED,   // nothing: how many rows the target's output needs
+  ENTER,  // the entries of this rank's rows for the target
+  SEND,   // the same of those that go in lines, wherever they belong
+  TAKE,   // the runs of rows of the source that come to this rank in lines
+  TELL,   // what this rank tells of the splits that it receives
+};
 
-// Makes the entries of a target, by the threads of a warp, bin by bin.
-struct Entries {
-  const Matrix& m;
-  u32 target;
-  u64 capacity;
-  u64 source = 0, pieces = 0;  // rows and pieces, or vectors, of the bins before
+// The bins of one pair of ranks, one after the other, by the threads of a warp.
+template <bool AT_HAND> struct Bins {
+  const Matrix<AT_HAND>& m;
+  u32 source, target;
+  Act act;
+  u64 from, pieces;  // rows and pieces, or vectors, of the bins before
 
-  SYMMEM_FN Entries(const Matrix& m, u32 target) : m(m), target(target), capacity(m.capacity(target)) {
-    if (m.p.in_offsets != 0) return;
+  SYMMEM_FN Bins(const Matrix<AT_HAND>& m, u32 source, u32 target, Act act) : m(m), source(source), target(target), act(act), from(0), pieces(0) {
+    if (m.p.in_offsets != 0 || (act != ENTER && act != SEND)) return;
     // Of splits that are by rank, those of the ranks before.
     u64 sum = 0;
+#pragma unroll 1
     for (u32 i = warp_thread(); i < target * m.minor; i += 32) sum = add(sum, m.word(m.me, HEAD + i));
-    source = of_warp(sum, add);
+    from = of_warp(sum, add);
   }
 
-  // Where rows of each thread's bin begin in the input, if it has one.
-  SYMMEM_FN u64 from(u32 bin, u64 rows) {
-    if (m.p.in_offsets != 0) return bin < m.minor ? load_element<u64>(pointer<u64>(m.p.in_offsets) + m.input(target, bin)) : 0;
-    u64 all;
-    const u64 found = source + sum_before(rows, all);
-    source += all;
-    return found;
-  }
-  // That bin, whose rows begin at `at` in the output.
+  // Each thread's bin, if it has one, whose rows begin at `at` in the output.
   SYMMEM_FN void put(u32 bin, u64 rows, u64 at) {
+    const Vdev& p = m.p;
     const bool is_bin = bin < m.minor;
-    const u64 from = this->from(bin, rows);
-    u64 all;
-    // The caller may have changed splits and offsets since they were looked at: no row past the input is read.
-    const u64 bytes = kept_rows(kept_rows(rows, at, capacity), from, m.p.input_rows) * m.p.row;
-    const u64 first = pieces + sum_before((bytes + PIECE - 1) / PIECE, all);
-    if (is_bin) m.set_entry(target, bin, Entry{from * m.p.row, at * m.p.row, bytes, first});
+    u64 begin = 0, kept = rows, all;
+    if (act != TAKE) {
+      if (p.in_offsets == 0) {
+        begin = from + sum_before(rows, all);
+        from += all;
+      } else if (is_bin) {
+        begin = load_element<u64>(pointer<u64>(p.in_offsets) + m.input(target, bin));
+      }
+      // The caller may have changed offsets since they were looked at: no row past the input is read. In lines there
+      // are as many rows as the receiver has been told.
+      if (act == SEND) begin = least(begin, p.input_rows - least(rows, p.input_rows));
+    }
+    if (act != SEND) kept = kept_rows(rows, at, m.capacity(target));
+    if (act == ENTER) kept = kept_rows(kept, begin, p.input_rows);
+    const u64 count = act == ENTER ? (kept * p.row + PIECE - 1) / PIECE : rows * (p.row / 16), first = pieces + sum_before(count, all);
     pieces += all;
-  }
-  // The same of rows that go in lines, which are `vectors` then.
-  SYMMEM_FN void put_lines(u32 bin, u64 rows) {
-    // Here too. There are as many rows as the receiver has been told.
-    const u64 last = m.p.input_rows - least(rows, m.p.input_rows), from = least(this->from(bin, rows), last);
-    u64 all;
-    const u64 first = pieces + sum_before(rows * (m.p.row / 16), all);
-    if (bin < m.minor) m.set_entry(target, bin, Entry{from * m.p.row, 0, 0, first});
-    pieces += all;
+    if (!is_bin) return;
+    if (act == TAKE) m.shared.runs[source * (m.minor + 1) + bin] = Run{at * p.row, first, first + kept * (p.row / 16)};
+    else m.set_entry(target, bin, Entry{begin * p.row, at * p.row, kept * p.row, first});
   }
   SYMMEM_FN void end() {
-    if (warp_thread() == 0) m.set_entry(target, m.minor, Entry{0, 0, 0, pieces});
+    if (warp_thread() != 0) return;
+    if (act == TAKE) m.shared.runs[source * (m.minor + 1) + m.minor] = Run{0, pieces, pieces};
+    else if (act != NEED) m.set_entry(target, m.minor, Entry{0, 0, 0, pieces});
   }
 };
 
-// Calls `put` with every bin of a target, its rows of one source, and the row that those begin at; past the last bin
-// too. By one warp. How many rows the target's output needs.
-template <class Put> SYMMEM_FN u64 walk(const Matrix& m, u32 source, u32 target, Put put) {
-  if (!m.p.by_bin) {
-    return place(m, target, [&](u32 bin, u64 start) {
-      u64 rows = 0;
-      if (bin < m.minor) {
-        for (u32 s = 0; s < source; s++) start = add(start, m.rows(s, target, bin));
-        rows = m.rows(source, target, bin);
-      }
-      put(bin, rows, start);
-    });
-  }
-  u64 next = 0;
-  const u64 needed = place(m, target, [&](u32 major, u64 start) {
-    const u64 found = warp_read(start, source % 32);
-    if (major / 32 == source / 32) next = found;
-  });
+// Goes over the bins of a target in the order of its output, by one warp. How many rows that needs.
+template <bool AT_HAND> __device__ __attribute__((noinline)) inline u64 walk(const Matrix<AT_HAND>& m, u32 source, u32 target, Act act) {
+  const Vdev& p = m.p;
+  const bool by_bin = p.by_bin != 0;
+  const u32 majors = m.majors(), minors = m.minors();
+  Bins<AT_HAND> bins(m, source, target, act);
+  u64 next = 0, needed = 0, begin = 0, dropped = 0;
 #pragma unroll 1
-  for (u32 base = 0; base < m.minor; base += 32) {
+  for (u32 base = 0; act != SEND && base < majors; base += 32) {
+    const u32 major = base + warp_thread();
+    u64 total = 0, before = 0;
+#pragma unroll 1
+    for (u32 minor = 0; major < majors && minor < minors; minor++) {
+      if (minor == source) before = total;
+      total = add(total, m.rows_at(target, major, minor));
+    }
+    u64 length = total;
+    if (p.align != 0) {
+      // A bin without rows is as long as one of the multiples.
+      length = most(total, 1);
+      if (p.align != 1) length = add(length, p.align - 1 - remainder(length - 1, p.align));
+    }
+    if (major >= majors) length = 0;
+    u64 all;
+    u64 at = add(next, sum_before(length, all));
+    next = add(next, all);
+    if (total != 0) needed = most(needed, add(at, total));
+    if (act == TELL) {
+      const u64 capacity = m.capacity(m.me);
+      u64* out = pointer<u64>(p.out_splits) + (u64)major * minors;
+#pragma unroll 1
+      for (u32 minor = 0; major < majors && minor < minors; minor++) {
+        const u64 rows = m.rows_at(target, major, minor), kept = kept_rows(rows, at, capacity);
+        store_element<u64>(out + minor, kept);
+        store_element<u64>(out + m.splits + minor, least(at, ~0ull >> 1));
+        at = add(at, rows), dropped = add(dropped, rows - kept);
+      }
+    } else if (by_bin) {
+      const u64 found = warp_read(at, source % 32);
+      if (base / 32 == source / 32) begin = found;
+    } else if (act != NEED) {
+      bins.put(major, major < majors ? m.rows(source, target, major) : 0, add(at, before));
+    }
+  }
+  if (act == TELL) {
+    dropped = of_warp(dropped, add);
+    if (warp_thread() == 0) count_dropped(p.status, dropped);
+    return 0;
+  }
+#pragma unroll 1
+  for (u32 base = 0; act != NEED && (by_bin || act == SEND) && base < m.minor; base += 32) {
     const u32 bin = base + warp_thread();
     const u64 rows = bin < m.minor ? m.rows(source, target, bin) : 0;
     u64 all;
-    const u64 at = add(next, sum_before(rows, all));
-    put(bin, rows, at);
-    next = add(next, all);
+    const u64 at = add(begin, sum_before(rows, all));
+    bins.put(bin, rows, at);
+    begin = add(begin, all);
   }
-  return needed;
+  bins.end();
+  return of_warp(needed, most);
 }
-
-// Where this rank's rows for a target go, by one warp: its entries. How many rows the target's output needs.
-SYMMEM_FN u64 place_own(const Matrix& m, u32 target) {
-  Entries entries(m, target);
-  const u64 needed = walk(m, m.me, target, [&](u32 bin, u64 rows, u64 at) { entries.put(bin, rows, at); });
-  entries.end();
-  return needed;
-}
-SYMMEM_FN u64 needed_by(const Matrix& m, u32 target) {
-  return place(m, target, [](u32, u64) {});
-}
-
-// ------------------------------------------------------------------------------------- lines
 
 // Vectors of the rows of a source for a target, of which one is this rank, by one warp; DIRECT if they do not go in
 // lines.
-SYMMEM_FN u32 vectors_of(const Matrix& m, u32 source, u32 target) {
+template <bool AT_HAND> SYMMEM_FN u32 vectors_of(const Matrix<AT_HAND>& m, u32 source, u32 target) {
   u64 rows = 0;
+#pragma unroll 1
   for (u32 bin = warp_thread(); bin < m.minor; bin += 32) rows = add(rows, m.rows(source, target, bin));
   rows = of_warp(rows, add);
   return rows <= m.most_lines ? (u32)(rows * (m.p.row / 16)) : DIRECT;
-}
-
-// Where the rows for a target begin that go in lines, by one warp.
-SYMMEM_FN void begin_lines(const Matrix& m, u32 target) {
-  const u32 count = vectors_of(m, m.me, target);
-  if (warp_thread() == 0) m.shared.out[target] = count;
-  if (count == DIRECT || count == 0) return;
-  Entries entries(m, target);
-#pragma unroll 1
-  for (u32 base = 0; base < m.minor; base += 32) {
-    const u32 bin = base + warp_thread();
-    entries.put_lines(bin, bin < m.minor ? m.rows(m.me, target, bin) : 0);
-  }
-  entries.end();
-}
-
-// Where rows of a source go that come in lines, by one warp.
-SYMMEM_FN void place_lines(const Matrix& m, u32 source) {
-  const u32 count = vectors_of(m, source, m.me);
-  if (warp_thread() == 0) m.shared.in[source] = count;
-  if (count == DIRECT || count == 0) return;
-  const u64 each = m.p.row / 16, capacity = m.capacity(m.me);
-  Run* runs = m.shared.runs + source * (m.minor + 1);
-  u64 vectors = 0;
-  walk(m, source, m.me, [&](u32 bin, u64 rows, u64 at) {
-    u64 all;
-    const u64 first = vectors + sum_before(rows * each, all);
-    if (bin < m.minor) runs[bin] = Run{at * m.p.row, first, first + kept_rows(rows, at, capacity) * each};
-    vectors += all;
-  });
-  if (warp_thread() == 0) runs[m.minor] = Run{0, count, count};
 }
 
 }  // namespace vdev

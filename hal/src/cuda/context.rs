@@ -83,6 +83,12 @@ impl core::fmt::Debug for Context {
 /// The devices in use.
 static CONTEXTS: Mutex<Vec<&'static Context>> = Mutex::new(Vec::new());
 
+/// Lets go of everything that finished work of any device kept alive.
+pub(crate) fn reap() {
+    let contexts = CONTEXTS.lock().clone();
+    contexts.iter().for_each(|context| context.reap());
+}
+
 /// Whether no known stream of any device has work, one that nobody holds any more among them.
 pub(super) fn are_idle() -> bool {
     let contexts = CONTEXTS.lock().clone();

@@ -32,6 +32,7 @@ pub use cancel::CancelWord;
 pub use device::Device;
 pub use event::Event;
 pub use graph::Graph;
+pub(crate) use context::reap;
 pub(crate) use host_memory::Registration;
 #[cfg(feature = "cudarc")]
 pub use interop::{CudarcError, CudarcSlice};

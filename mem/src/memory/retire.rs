@@ -104,6 +104,8 @@ pub(crate) fn forget_group(scope: Scope) {
 ///
 /// Called by every allocation; call it to see memory go at a moment of your choice.
 pub fn collect() -> Bytes {
+    // Work that is done, and graphs that are gone, may have been the last to use some.
+    symmem_hal::reap();
     let (freed, kept) = {
         let mut list = LIST.lock();
         let (kept, freed): (Vec<_>, Vec<_>) =
