@@ -56,8 +56,9 @@ SYMMEM_FN bool fold_packets(const Plan& p, const Step& step, Gate& gate, u64 v, 
   auto slot = [&](u32 r) { return packets_from(lane, step.parity, r) + packet_of(v) * 16; };
   if constexpr (W == 2) {
     const u32 peer = 1 - lane.rank;
+    const u64 at = slot(peer);
     Vector theirs;
-    if (!await(lane, step.epoch, gate, peer, [&] { return poll(slot(peer), step.epoch, theirs); })) return false;
+    if (!await(lane, step.epoch, gate, peer, [&] { return poll(at, step.epoch, theirs); })) return false;
     result = fold_both(p, own, theirs);
     return true;
   }

@@ -221,7 +221,7 @@ SYMMEM_FN bool await_of(const Lane& lane, u32 epoch, Gate& gate, Writer writer, 
   for (;;) {
 #pragma unroll 1
     for (u32 i = 0; i < MISSES; i++)
-      if (ready()) return true;
+      if (SYMMEM_LIKELY(ready())) return true;
     gate = go_on<TOGETHER>(lane, epoch, gate, writer());
     if (SYMMEM_UNLIKELY(gate.looks == ENDED)) return false;
   }
