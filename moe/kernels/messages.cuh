@@ -291,44 +291,54 @@ SYMMEM_FN void count_dropped(u64 at, u64 dropped) {
 
 // ------------------------------------------------------------------------------------- rows
 
-// At most a piece, of which each thread of a warp has some: by vectors where an address allows them.
+// At most a piece, of which each thread of a warp has some: whole pieces at addresses of vectors fast.
 struct Piece {
   static constexpr u32 U = PIECE / 512;
   Vector v[U];
 
   static SYMMEM_FN u32 first() { return warp_thread() * 16; }
+  static SYMMEM_FN bool is_whole(u64 address, u32 bytes) { return bytes == PIECE && address % 16 == 0; }
 
-  SYMMEM_FN void load(u64 from, u32 bytes) {
-    const bool whole = from % 16 == 0;
-    if (bytes == PIECE && whole) {
-#pragma unroll
-      for (u32 k = 0; k < U; k++) v[k] = load_vector(pointer<void>(from + first() + k * 512));
-      return;
-    }
-    const Runs source = runs_of(from, PIECE, PIECE);
-#pragma unroll
-    for (u32 k = 0; k < U; k++) {
-      const u32 at = first() + k * 512;
-      if (at + 16 <= bytes && whole) v[k] = load_vector(pointer<void>(from + at));
-      else if (at < bytes) v[k] = load_any(source, at, bytes);
-    }
-  }
-  SYMMEM_FN void store(u64 to, u32 bytes) const {
-    const bool whole = to % 16 == 0;
-    if (bytes == PIECE && whole) {
-#pragma unroll
-      for (u32 k = 0; k < U; k++) store_vector(pointer<void>(to + first() + k * 512), v[k]);
-      return;
-    }
-    const Runs target = runs_of(to, PIECE, PIECE);
-#pragma unroll
-    for (u32 k = 0; k < U; k++) {
-      const u32 at = first() + k * 512;
-      if (at + 16 <= bytes && whole) store_vector(pointer<void>(to + at), v[k]);
-      else if (at < bytes) store_any(target, at, bytes, v[k]);
-    }
-  }
+  SYMMEM_FN void load(u64 from, u32 bytes);
+  SYMMEM_FN void store(u64 to, u32 bytes) const;
 };
+
+__device__ __attribute__((noinline)) inline Piece load_narrow(u64 from, u32 bytes) {
+  const Runs source = runs_of(from, PIECE, PIECE);
+  Piece piece;
+#pragma unroll
+  for (u32 k = 0; k < Piece::U; k++) {
+    const u32 at = Piece::first() + k * 512;
+    if (at + 16 <= bytes && from % 16 == 0) piece.v[k] = load_vector(pointer<void>(from + at));
+    else if (at < bytes) piece.v[k] = load_any(source, at, bytes);
+  }
+  return piece;
+}
+__device__ __attribute__((noinline)) inline void store_narrow(u64 to, u32 bytes, Piece piece) {
+  const Runs target = runs_of(to, PIECE, PIECE);
+#pragma unroll
+  for (u32 k = 0; k < Piece::U; k++) {
+    const u32 at = Piece::first() + k * 512;
+    if (at + 16 <= bytes && to % 16 == 0) store_vector(pointer<void>(to + at), piece.v[k]);
+    else if (at < bytes) store_any(target, at, bytes, piece.v[k]);
+  }
+}
+SYMMEM_FN void Piece::load(u64 from, u32 bytes) {
+  if (SYMMEM_LIKELY(is_whole(from, bytes))) {
+#pragma unroll
+    for (u32 k = 0; k < U; k++) v[k] = load_vector(pointer<void>(from + first() + k * 512));
+  } else {
+    *this = load_narrow(from, bytes);
+  }
+}
+SYMMEM_FN void Piece::store(u64 to, u32 bytes) const {
+  if (SYMMEM_LIKELY(is_whole(to, bytes))) {
+#pragma unroll
+    for (u32 k = 0; k < U; k++) store_vector(pointer<void>(to + first() + k * 512), v[k]);
+  } else {
+    store_narrow(to, bytes, *this);
+  }
+}
 
 SYMMEM_FN void copy_piece(u64 from, u64 to, u32 bytes) {
   Piece piece;

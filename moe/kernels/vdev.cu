@@ -13,41 +13,30 @@ namespace vdev {
 
 // ---------------------------------------------------------------------------------- verdict
 
-// The first rank whose splits are wrong; else the first whose output has no room. Places all bins on the way, one
-// pair of ranks for each warp. Every thread of the block calls it, and all blocks of all ranks get the same.
-template <bool AT_HAND> SYMMEM_FN Verdict judge(const Matrix<AT_HAND>& m) {
+// The same of what is not at hand: places all bins on the way.
+SYMMEM_FN Verdict judge(const Matrix<false>& m) {
   const Verdict found = first_finding(m);
   if (found.rank != 0) return found;
   const u32 warps = workers() / 32;
   if (is_worker()) {
     u64 overflow = NOTHING, needed = 0;
 #pragma unroll 1
-    for (u32 task = warp_index(); task < 2 * m.world; task += warps) {
-      const bool takes = task >= m.world;
-      const u32 rank = takes ? task - m.world : task;
-      Act act = ENTER;
-      if (takes) {
-        if (m.most_lines == 0 || rank == m.me) continue;
-        const u32 count = vectors_of(m, rank, m.me);
-        if (warp_thread() == 0) m.shared.in[rank] = count;
-        if (count == DIRECT || count == 0) continue;
-        act = TAKE;
-      } else if (m.goes_in_lines(rank)) {
-        act = NEED;
-      }
-      const u64 rows = walk(m, takes ? rank : m.me, takes ? m.me : rank, act);
-      if (!takes && overflow == NOTHING && rows > m.capacity(rank)) overflow = rank, needed = rows;
+    for (u32 target = warp_index(); target < m.world; target += warps) {
+      const u64 rows = walk(m, target, false);
+      if (overflow == NOTHING && rows > m.capacity(target)) overflow = target, needed = rows;
     }
-    if (warp_thread() == 0) m.shared.overflow[warp_index()] = overflow, m.shared.needed[warp_index()] = needed;
+    // By warp.
+    if (warp_thread() == 0) m.shared.totals[warp_index()] = overflow, m.shared.needed[warp_index()] = needed;
   }
   block_sync();
   u64 overflow = NOTHING, needed = 0;
 #pragma unroll 1
   for (u32 w = 0; w < warps; w++)
-    if (m.shared.overflow[w] < overflow) overflow = m.shared.overflow[w], needed = m.shared.needed[w];
-  if (overflow == NOTHING || m.p.drop) return Verdict{0, {}};
+    if (m.shared.totals[w] < overflow) overflow = m.shared.totals[w], needed = m.shared.needed[w];
+  if (overflow == NOTHING || m.p.drop) return Verdict{};
   return Verdict{overflow + 1, finding(OVERFLOW, 0, needed, m.capacity((u32)overflow))};
 }
+SYMMEM_FN Verdict judge(const Matrix<true>& m) { return SYMMEM_UNLIKELY(block_any(place_rows(m))) ? settle(m) : Verdict{}; }
 
 // What is told of a call that moves nothing, by block 0.
 template <bool AT_HAND> SYMMEM_FN void refuse(const Matrix<AT_HAND>& m, const Verdict& verdict) {
@@ -87,7 +76,7 @@ template <bool AT_HAND> SYMMEM_FN void send_piece(const Matrix<AT_HAND>& m, Piec
 
 // Rows straight to their places: the pieces of the next rank first, and between them this rank's own, which
 // takes no link. Dealt out to the warps of all blocks in turns, so that none has two more than another.
-template <bool AT_HAND> SYMMEM_FN void send_rows(const Matrix<AT_HAND>& m) {
+template <bool AT_HAND> __device__ __attribute__((noinline)) inline void send_rows(const Matrix<AT_HAND>& m) {
   const Vdev& p = m.p;
   const u64 warps = (u64)grid_size() * (workers() / 32), own = m.first_piece(m.me, m.minor);
   u64 away = 0;
@@ -118,113 +107,158 @@ template <bool AT_HAND> SYMMEM_FN void send_rows(const Matrix<AT_HAND>& m) {
 
 #ifdef SYMMEM_HAS_LINES
 
-// The vectors of one warp, which belong together at `base` if the first and the last of them are of one run, at an
-// address of theirs; else each of them has a place of its own, `at(vector)`, or none, which is 0.
-template <class At> SYMMEM_FN void load_lines(Lines& lines, bool together, u64 base, u64 u, u64 count, At at) {
-  if (SYMMEM_LIKELY(together && base % 16 == 0)) return lines.load(base, u, count);
+// One side's lines, of which each warp of all blocks has some: those of the next rank first.
+struct Units {
+  u32 next;        // of this warp
+  u32 distance;    // from this rank to the one whose they are,
+  u32 begin, end;  // and which those are
+
+  SYMMEM_FN Units() : next(block_index() + grid_size() * warp_index()), distance(0), begin(0), end(0) {}
+
+  // Whether there is another one, by how many vectors each rank has.
+  SYMMEM_FN bool find(const Matrix<true>& m, const u32* counts) {
+    while (next >= end) {
+      if (distance + 1 >= m.world) return false;
+      distance++;
+      const u32 count = counts[rank(m)];
+      begin = end;
+      end += count == DIRECT ? 0 : (count + Lines::VECTORS - 1) / Lines::VECTORS;
+    }
+    return true;
+  }
+  SYMMEM_FN u32 rank(const Matrix<true>& m) const { return m.me + distance < m.world ? m.me + distance : m.me + distance - m.world; }
+  SYMMEM_FN u32 take() {
+    const u32 unit = next - begin;
+    next += grid_size() * (workers() / 32);
+    return unit;
+  }
+};
+
+// A warp's vectors of rows that go to a rank: where those of one bin begin, if any there are.
+struct Outgoing {
+  const Matrix<true>& m;
+  const Entry* entries;
+  u64 begin, end;  // of the warp's
+
+  SYMMEM_FN Outgoing(const Matrix<true>& m, u32 rank, u32 u) : m(m), entries(m.shared.entries + rank * (m.minor + 1)), begin(u * Lines::VECTORS), end(least(begin + Lines::VECTORS, m.shared.out[rank])) {}
+  SYMMEM_FN u32 bin(u64 vector) const {
+    return bin_of(m, [&](u32 bin) { return entries[bin].first; }, vector, 0);
+  }
+  SYMMEM_FN u64 base(u32 bin) const { return m.p.input + entries[bin].from - entries[bin].first * 16; }
+  SYMMEM_FN u64 last(u32 bin) const { return entries[bin + 1].first; }
+  // The caller may have changed offsets since they were looked at.
+  SYMMEM_FN bool is_inside(u32 bin) const { return entries[bin].from + (last(bin) - entries[bin].first) * 16 <= m.p.input_rows * m.p.row; }
+};
+
+// The same of rows that come from a rank.
+struct Incoming {
+  const Matrix<true>& m;
+  const Run* runs;
+  u64 begin, end;
+
+  SYMMEM_FN Incoming(const Matrix<true>& m, u32 rank, u32 u) : m(m), runs(m.shared.runs + rank * (m.minor + 1)), begin(u * Lines::VECTORS), end(least(begin + Lines::VECTORS, m.shared.in[rank])) {}
+  SYMMEM_FN u32 bin(u64 vector) const {
+    return bin_of(m, [&](u32 bin) { return runs[bin].first; }, vector, 0);
+  }
+  SYMMEM_FN u64 base(u32 bin) const { return m.p.output + runs[bin].to - runs[bin].first * 16; }
+};
+
+// Vectors of several bins, or at addresses of none: one by one.
+__device__ __attribute__((noinline)) inline Lines load_scattered(const Matrix<true>& m, u32 rank, u32 u) {
+  const Outgoing rows(m, rank, u);
+  Lines lines{};
 #pragma unroll
   for (u32 k = 0; k < 4; k++) {
-    const u64 from = at(Lines::first(u) + k * Lines::apart());
-    lines.v[k] = from != 0 && !(k == 3 && Lines::is_last()) ? load_any(runs_of(from, 16, 16), 0, 16) : Vector{};
+    const u64 at = Lines::first(u) + k * Lines::apart();
+    if (at >= rows.end || (k == 3 && Lines::is_last())) continue;
+    const u32 bin = rows.bin(at);
+    if (rows.is_inside(bin)) lines.v[k] = load_any(runs_of(rows.base(bin) + at * 16, 16, 16), 0, 16);
   }
+  return lines;
 }
-template <class At> SYMMEM_FN void store_lines(const Lines& lines, bool together, u64 base, u64 u, u64 count, At at) {
-  if (SYMMEM_LIKELY(together && base % 16 == 0)) return lines.store(base, u, count);
+__device__ __attribute__((noinline)) inline void store_scattered(const Matrix<true>& m, u32 rank, u32 u, Lines lines) {
+  const Incoming rows(m, rank, u);
 #pragma unroll
   for (u32 k = 0; k < 4; k++) {
-    const u64 to = at(Lines::first(u) + k * Lines::apart());
-    if (to != 0 && !(k == 3 && Lines::is_last())) store_any(runs_of(to, 16, 16), 0, 16, lines.v[k]);
+    const u64 at = Lines::first(u) + k * Lines::apart();
+    if (at >= rows.end || (k == 3 && Lines::is_last())) continue;
+    const u32 bin = rows.bin(at);
+    if (at < rows.runs[bin].end) store_any(runs_of(rows.base(bin) + at * 16, 16, 16), 0, 16, lines.v[k]);
   }
 }
 
-// Warp by warp, what goes in lines, to the next rank first, or comes; `act(rank, warp, vectors)` says whether all
-// goes on.
-template <class Count, class Act> SYMMEM_FN bool each_lines(const Matrix<true>& m, Count count, Act act) {
-  const u32 warps = grid_size() * (workers() / 32);
-  u32 next = block_index() + grid_size() * warp_index(), before = 0;
-  bool ok = true;
-  for_peers<0>(m.lane, [&](u32 r) {
-    const u32 vectors = count(r), end = before + (vectors + Lines::VECTORS - 1) / Lines::VECTORS;
-    for (; ok && next < end; next += warps) ok = act(r, next - before, vectors);
-    before = end;
-  });
-  return ok;
+__device__ __attribute__((noinline)) inline void send_unit(const Matrix<true>& m, u32 epoch, u32 rank, u32 u) {
+  const Outgoing rows(m, rank, u);
+  const u32 bin = rows.bin(rows.begin);
+  const u64 base = rows.base(bin);
+  Lines lines;
+  if (SYMMEM_LIKELY(rows.end <= rows.last(bin) && base % 16 == 0 && rows.is_inside(bin))) lines.load(base, u, rows.end);
+  else lines = load_scattered(m, rank, u);
+  SYMMEM_STALL_WARP(m.lane.host, STALL_PUT_PACKET);
+  lines.put(lines_to(m.lane, epoch & 1, rank), u, epoch);
 }
 
-SYMMEM_FN void send_lines(const Matrix<true>& m, const Step& step) {
-  auto count = [&](u32 r) { return m.goes_in_lines(r) ? m.shared.out[r] : 0; };
-  each_lines(m, count, [&](u32 r, u32 u, u32 vectors) {
-    const Entry* entries = m.shared.entries + r * (m.minor + 1);
-    auto first = [&](u32 bin) { return entries[bin].first; };
-    const u64 begin = u * Lines::VECTORS, end = least(begin + Lines::VECTORS, vectors);
-    const u32 bin = bin_of(m, first, begin, 0);
-    auto base = [&](u32 bin) { return m.p.input + entries[bin].from - entries[bin].first * 16; };
-    Lines lines;
-    load_lines(lines, end <= first(bin + 1), base(bin), u, vectors, [&](u64 at) { return at < end ? base(bin_of(m, first, at, bin)) + at * 16 : 0; });
-    SYMMEM_STALL_WARP(m.lane.host, STALL_PUT_PACKET);
-    lines.put(lines_to(m.lane, step.parity, r), u, step.epoch);
-    return true;
-  });
-}
-
-// False if a wait ended without its rows.
-SYMMEM_FN bool take_lines(const Matrix<true>& m, const Step& step) {
-  Gate gate;
-  auto count = [&](u32 r) { return m.comes_in_lines(r) ? m.shared.in[r] : 0; };
-  return each_lines(m, count, [&](u32 r, u32 u, u32 vectors) {
-    Lines lines;
-    const u64 from = lines_from(m.lane, step.parity, r);
-    SYMMEM_STALL_WARP(m.lane.host, STALL_POLL_PACKET);
-    if (!await<true>(m.lane, step.epoch, gate, r, [&] { return lines.poll(from, u, step.epoch); })) return false;
-    const Run* runs = m.shared.runs + r * (m.minor + 1);
-    auto first = [&](u32 bin) { return runs[bin].first; };
-    const u64 begin = u * Lines::VECTORS, end = least(begin + Lines::VECTORS, vectors);
-    const u32 bin = bin_of(m, first, begin, 0);
-    auto base = [&](u32 bin) { return m.p.output + runs[bin].to - runs[bin].first * 16; };
-    auto place = [&](u64 at) -> u64 {
-      if (at >= end) return 0;
-      const u32 of = bin_of(m, first, at, bin);
-      return at < runs[of].end ? base(of) + at * 16 : 0;
-    };
-    store_lines(lines, end <= runs[bin].end, base(bin), u, vectors, place);
-    return true;
-  });
+// False if the wait ended without it.
+SYMMEM_FN bool take_unit(const Matrix<true>& m, const Step& step, Gate& gate, u32 rank, u32 u) {
+  Lines lines;
+  const u64 from = lines_from(m.lane, step.parity, rank);
+  SYMMEM_STALL_WARP(m.lane.host, STALL_POLL_PACKET);
+  if (!await<true>(m.lane, step.epoch, gate, rank, [&] { return lines.poll(from, u, step.epoch); })) return false;
+  const Incoming rows(m, rank, u);
+  const u32 bin = rows.bin(rows.begin);
+  const u64 base = rows.base(bin);
+  if (SYMMEM_LIKELY(rows.end <= rows.runs[bin].end && base % 16 == 0)) lines.store(base, u, rows.end);
+  else store_scattered(m, rank, u, lines);
+  return true;
 }
 
 #else
 
-SYMMEM_FN void send_lines(const Matrix<true>&, const Step&) {}
-SYMMEM_FN bool take_lines(const Matrix<true>&, const Step&) { return true; }
+struct Units {
+  SYMMEM_FN bool find(const Matrix<true>&, const u32*) { return false; }
+  SYMMEM_FN u32 rank(const Matrix<true>&) const { return 0; }
+  SYMMEM_FN u32 take() { return 0; }
+};
+SYMMEM_FN void send_unit(const Matrix<true>&, u32, u32, u32) {}
+SYMMEM_FN bool take_unit(const Matrix<true>&, const Step&, Gate&, u32, u32) { return true; }
 
 #endif
 
-// Sends what goes in lines. Every thread of the block calls it.
-SYMMEM_FN void send_few(const Matrix<true>& m, const Step& step) {
-  if (m.most_lines == 0) return;
-  if (is_worker()) {
+// Moves all rows, once the verdict is that they go; false if what was to come has not. By the workers of the block.
+SYMMEM_FN bool move_rows(const Matrix<false>& m, const Step&, Units&) {
+  send_rows(m);
+  return true;
+}
+SYMMEM_FN bool move_rows(const Matrix<true>& m, const Step& step, Units& sends) {
+  bool direct = false;
 #pragma unroll 1
-    for (u32 target = warp_index(); target < m.world; target += workers() / 32) {
-      if (target == m.me) continue;
-      const u32 count = vectors_of(m, m.me, target);
-      if (warp_thread() == 0) m.shared.out[target] = count;
-      if (count != DIRECT && count != 0) walk(m, m.me, target, SEND);
+  for (u32 r = 0; r < m.world; r++) direct |= r != m.me && !m.goes_in_lines(r);
+  // With this rank's own.
+  if (direct) send_rows(m);
+  const u64 own = direct ? 0 : m.first_piece(m.me, m.minor), warps = (u64)grid_size() * (workers() / 32);
+  Pieces mine{m.me, 0, 0, own, m.p.output};
+  Units takes;
+  Gate gate;
+  bool more = true, ok = true;
+  // What goes now comes a turn later: the link is never without work.
+#pragma unroll 1
+  for (u64 piece = block_index() + (u64)grid_size() * warp_index(); ok && more; piece += warps) {
+    more = sends.find(m, m.shared.out);
+    if (more) send_unit(m, step.epoch, sends.rank(m), sends.take());
+    if (piece < own) {
+      send_piece(m, mine, piece);
+      more = true;
+    }
+    if (takes.find(m, m.shared.in)) {
+      ok = take_unit(m, step, gate, takes.rank(m), takes.take());
+      more = true;
     }
   }
-  block_sync();
-  // Of wrong splits nothing goes.
-  if (is_worker() && m.wrong.what == 0) send_lines(m, step);
+  return ok;
 }
 
-// Moves all else, once the verdict is that all goes; false if what was to come has not. Every thread of the block
-// calls it.
-template <bool AT_HAND> SYMMEM_FN bool move_rows(const Matrix<AT_HAND>& m, const Step& step) {
-  bool ok = true;
-  if (is_worker()) {
-    send_rows(m);
-    if constexpr (AT_HAND) ok = m.most_lines == 0 || take_lines(m, step);
-  } else if (block_index() == 0) {
-    walk(m, m.me, m.me, TELL);
-  }
+// Tells the ranks to whom rows were stored directly, and awaits those that have stored some here.
+template <bool AT_HAND> SYMMEM_FN bool part_directly(const Matrix<AT_HAND>& m, const Step& step, bool ok) {
   bool direct = false;
 #pragma unroll 1
   for (u32 r = 0; r < m.world; r++) direct |= r != m.me && !(m.goes_in_lines(r) && m.comes_in_lines(r));
@@ -233,6 +267,19 @@ template <bool AT_HAND> SYMMEM_FN bool move_rows(const Matrix<AT_HAND>& m, const
   auto from = [&](u32 r) { return !m.comes_in_lines(r); };
   return part(m.lane, step, to, from) && ok;
 }
+
+// Looks at this rank's own splits, which are at hand then, if any are. Every thread of the block calls it, `ahead`
+// with the split of its index, and all get the same.
+SYMMEM_FN Finding look_at(const Matrix<false>& m, u64) { return find_wrong(m); }
+SYMMEM_FN Finding look_at(const Matrix<true>& m, u64 ahead) {
+#pragma unroll 1
+  for (u32 i = thread_index(); i < m.splits; i += block_size()) m.keep(m.me, HEAD + i, i == thread_index() ? ahead : m.own_split(i));
+  block_sync();
+  return SYMMEM_UNLIKELY(block_any(begin_rows(m))) ? find_wrong(m) : Finding{};
+}
+
+SYMMEM_FN void tell(const Matrix<false>& m) { walk(m, m.me, true); }
+SYMMEM_FN void tell(const Matrix<true>&) {}
 
 template <bool AT_HAND> SYMMEM_FN void exchange(const Vdev& p, Shared& shared, Headers& headers) {
   const Lane& lane = p.lane;
@@ -244,17 +291,25 @@ template <bool AT_HAND> SYMMEM_FN void exchange(const Vdev& p, Shared& shared, H
   // A lane may be closed between two threads' looks; warps go on whole.
   if (block_any(!entered)) return;
   m.begin(step);
-  m.wrong = check(m, ahead);
+  m.wrong = look_at(m, ahead);
   m.keep_own(0, HEAD);
   if (!await_clear(lane, step)) return;
   announce(m, step, headers);
-  if constexpr (AT_HAND) send_few(m, step);
+  // Few rows are on their way before this rank has heard of any other. Of wrong splits none goes.
+  Units sends;
+  if constexpr (AT_HAND)
+    if (is_worker() && m.wrong.what == 0 && sends.find(m, shared.out)) send_unit(m, step.epoch, sends.rank(m), sends.take());
   bool ok = hear(m, step, headers), moves = false;
   if (ok) {
     const Verdict verdict = judge(m);
     moves = verdict.rank == 0;
-    if (moves) ok = move_rows(m, step);
-    else if (block_index() == 0) refuse(m, verdict);
+    if (moves) {
+      if (is_worker()) ok = move_rows(m, step, sends);
+      else if (!AT_HAND && block_index() == 0) tell(m);
+      ok = part_directly(m, step, ok);
+    } else if (block_index() == 0) {
+      refuse(m, verdict);
+    }
     // Of long messages block 0 has raised flags, which other blocks poll: then all do.
     if (!moves && m.staged) ok = part(lane, step);
   }

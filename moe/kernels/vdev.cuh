@@ -51,27 +51,24 @@ struct Run {
   u64 end;    // and of the last row that is kept, and all before
 };
 
-// What a block has at hand of messages and entries, where all of them fit.
-constexpr u32 SHARED_WORDS = 2304, SHARED_ENTRIES = 512;
-
-// Ranks of which some rows may go in lines.
-constexpr u32 LINE_RANKS = 64;
+// What a block has at hand of messages and of what follows from them, where all of it fits: of at most so many ranks.
+constexpr u32 SHARED_WORDS = 2304, SHARED_ENTRIES = 448, SHARED_RANKS = 64;
 
 // Bytes of a rank's rows for others that go in lines, at most: without waiting for anybody, to whoever has yet to
 // say where they belong. More rows are faster stored there at once.
-constexpr u64 LINE_BYTES = 4 << 20;
+constexpr u64 LINE_BYTES = 8 << 20;
 
 // Of rows that do not go in lines.
 constexpr u32 DIRECT = ~0u;
 
 struct Shared {
-  Entry entries[SHARED_ENTRIES];
-  Run runs[SHARED_ENTRIES];
+  Entry entries[SHARED_ENTRIES];  // by target and bin, and one for the end of each target's
+  Run runs[SHARED_ENTRIES];       // the same by source
+  u64 totals[SHARED_ENTRIES];     // rows, by target and major bin
   u64 words[SHARED_WORDS];
-  // By rank: vectors that go there in lines, and that come from there.
-  u32 out[LINE_RANKS], in[LINE_RANKS];
-  // By warp.
-  u64 sum[MOST_WARPS], overflow[MOST_WARPS], needed[MOST_WARPS];
+  // By rank: vectors that go there in lines, and that come from there; rows that its output lacks room for.
+  u32 out[SHARED_RANKS], in[SHARED_RANKS];
+  u64 needed[SHARED_RANKS];
 };
 static_assert(sizeof(Shared) <= 48 << 10, "what every device has");
 
@@ -94,21 +91,21 @@ template <bool AT_HAND> struct Matrix : Messages<Matrix<AT_HAND>, AT_HAND> {
       : Base(p.lane, HEAD + p.lane.world * p.minor, shared.words), p(p), shared(shared), minor(p.minor), splits(words - HEAD), most_lines(0), wrong{} {}
 
   static SYMMEM_FN bool fits(const Vdev& p) {
-    const u32 splits = p.lane.world * p.minor;
-    return fit_at_hand(p.lane, HEAD + splits, SHARED_WORDS) && splits + p.lane.world <= SHARED_ENTRIES;
+    const u32 world = p.lane.world, splits = world * p.minor, majors = p.by_bin ? world : p.minor;
+    return world <= SHARED_RANKS && fit_at_hand(p.lane, HEAD + splits, SHARED_WORDS) && splits + world <= SHARED_ENTRIES && world * majors <= SHARED_ENTRIES;
   }
 
   // Whether rows may go in lines is the same everywhere. They leave nothing for `scrub` to know of.
   SYMMEM_FN void begin(const Step& step) {
     parity = step.parity;
 #ifdef SYMMEM_HAS_LINES
-    if (!AT_HAND || world > LINE_RANKS || p.row == 0 || p.row % 16 != 0 || scrub_due(step.epoch)) return;
+    if (!AT_HAND || p.row == 0 || p.row % 16 != 0 || scrub_due(step.epoch)) return;
     const u64 room = (u64)p.lane.line_count / 16 * Lines::VECTORS * 16;
     most_lines = quotient(least(room, quotient(LINE_BYTES, world > 1 ? world - 1 : 1)), p.row);
 #endif
   }
-  SYMMEM_FN bool goes_in_lines(u32 target) const { return most_lines != 0 && target != me && shared.out[target] != DIRECT; }
-  SYMMEM_FN bool comes_in_lines(u32 source) const { return most_lines != 0 && source != me && shared.in[source] != DIRECT; }
+  SYMMEM_FN bool goes_in_lines(u32 target) const { return AT_HAND && shared.out[target] != DIRECT; }
+  SYMMEM_FN bool comes_in_lines(u32 source) const { return AT_HAND && shared.in[source] != DIRECT; }
 
   SYMMEM_FN u64 own_split(u32 i) const { return load_element<u64>(pointer<u64>(p.in_splits) + i); }
 
@@ -162,7 +159,7 @@ template <bool AT_HAND> struct Matrix : Messages<Matrix<AT_HAND>, AT_HAND> {
   }
 };
 
-// What is wrong with this rank's own splits, of which some are: by every thread alike.
+// What is wrong with this rank's own splits, if anything is: by every thread alike.
 template <bool AT_HAND> __device__ __attribute__((noinline)) inline Finding find_wrong(const Matrix<AT_HAND>& m) {
   u64 sum = 0;
   Finding found{};
@@ -177,116 +174,191 @@ template <bool AT_HAND> __device__ __attribute__((noinline)) inline Finding find
   return sum > m.p.input_rows ? finding(PAST_INPUT, 0, sum, m.p.input_rows) : found;
 }
 
-// Looks at this rank's own splits, which are at hand then, if any are. Every thread of the block calls it, `ahead`
-// with the split of its index, and all get the same.
-template <bool AT_HAND> SYMMEM_FN Finding check(const Matrix<AT_HAND>& m, u64 ahead) {
-  const Vdev& p = m.p;
-  u64 sum = 0;
-  bool wrong = false;
-#pragma unroll 1
-  for (u32 i = thread_index(); i < m.splits; i += block_size()) {
-    const u64 split = i == thread_index() ? ahead : m.own_split(i);
-    if constexpr (AT_HAND) m.keep(m.me, HEAD + i, split);
-    wrong |= split >> 63 != 0;
-    if (p.in_offsets == 0) sum = add(sum, split);
-    else if (split != 0) wrong |= m.end(i, split) > p.input_rows;
-  }
-  sum = of_warp(sum, add);
-  if (warp_thread() == 0) m.shared.sum[warp_index()] = sum;
-  wrong = block_any(wrong);
-  sum = 0;
-#pragma unroll 1
-  for (u32 w = 0; w < block_size() / 32; w++) sum = add(sum, m.shared.sum[w]);
-  return wrong || sum > p.input_rows ? find_wrong(m) : Finding{};
+// Rows of the output from the beginning of a bin to that of the next one.
+SYMMEM_FN u64 length_of(const Vdev& p, u64 rows) {
+  if (p.align == 0) return rows;
+  // A bin without rows is as long as one of the multiples.
+  rows = most(rows, 1);
+  return p.align == 1 ? rows : add(rows, p.align - 1 - remainder(rows - 1, p.align));
 }
 
-// --------------------------------------------------------------------------------- placement
+// -------------------------------------------------------------------------- placement, at hand
 
-// What `walk` makes of the bins that it comes by.
-enum Act : u32 {
-  NEED,   // nothing: how many rows the target's output needs
-  ENTER,  // the entries of this rank's rows for the target
-  SEND,   // the same of those that go in lines, wherever they belong
-  TAKE,   // the runs of rows of the source that come to this rank in lines
-  TELL,   // what this rank tells of the splits that it receives
-};
-
-// The bins of one pair of ranks, one after the other, by the threads of a warp.
-template <bool AT_HAND> struct Bins {
-  const Matrix<AT_HAND>& m;
-  u32 source, target;
-  Act act;
-  u64 from, pieces;  // rows and pieces, or vectors, of the bins before
-
-  SYMMEM_FN Bins(const Matrix<AT_HAND>& m, u32 source, u32 target, Act act) : m(m), source(source), target(target), act(act), from(0), pieces(0) {
-    if (m.p.in_offsets != 0 || (act != ENTER && act != SEND)) return;
-    // Of splits that are by rank, those of the ranks before.
-    u64 sum = 0;
+// Where this rank's rows for each bin of each rank begin in the input, and which go in lines. Every thread of the
+// block calls it, once the splits are at hand; whether this thread has found something wrong with them.
+SYMMEM_FN bool begin_rows(const Matrix<true>& m) {
+  const Vdev& p = m.p;
+  const u64* own = m.shared.words + m.me * m.words + HEAD;
+  const u64 vectors = p.row / 16;
+  bool wrong = false;
 #pragma unroll 1
-    for (u32 i = warp_thread(); i < target * m.minor; i += 32) sum = add(sum, m.word(m.me, HEAD + i));
-    from = of_warp(sum, add);
-  }
-
-  // Each thread's bin, if it has one, whose rows begin at `at` in the output.
-  SYMMEM_FN void put(u32 bin, u64 rows, u64 at) {
-    const Vdev& p = m.p;
-    const bool is_bin = bin < m.minor;
-    u64 begin = 0, kept = rows, all;
-    if (act != TAKE) {
-      if (p.in_offsets == 0) {
-        begin = from + sum_before(rows, all);
-        from += all;
-      } else if (is_bin) {
-        begin = load_element<u64>(pointer<u64>(p.in_offsets) + m.input(target, bin));
-      }
-      // The caller may have changed offsets since they were looked at: no row past the input is read. In lines there
-      // are as many rows as the receiver has been told.
-      if (act == SEND) begin = least(begin, p.input_rows - least(rows, p.input_rows));
+  for (u32 c = thread_index(); c < m.splits; c += block_size()) {
+    const u32 target = c / m.minor, bin = c - target * m.minor, i = m.input(target, bin);
+    const u64 rows = own[i];
+    u64 before = 0, pieces = 0, total = 0, from = 0;
+#pragma unroll 1
+    for (u32 b = 0; b < m.minor; b++) {
+      const u64 found = own[m.input(target, b)];
+      total = add(total, found);
+      if (b >= bin) continue;
+      before = add(before, found);
+      pieces += (found * p.row + PIECE - 1) / PIECE;
     }
-    if (act != SEND) kept = kept_rows(rows, at, m.capacity(target));
-    if (act == ENTER) kept = kept_rows(kept, begin, p.input_rows);
-    const u64 count = act == ENTER ? (kept * p.row + PIECE - 1) / PIECE : rows * (p.row / 16), first = pieces + sum_before(count, all);
-    pieces += all;
-    if (!is_bin) return;
-    if (act == TAKE) m.shared.runs[source * (m.minor + 1) + bin] = Run{at * p.row, first, first + kept * (p.row / 16)};
-    else m.set_entry(target, bin, Entry{begin * p.row, at * p.row, kept * p.row, first});
+    if (p.in_offsets != 0) {
+      from = load_element<u64>(pointer<u64>(p.in_offsets) + i);
+      // Where a split has no rows, its offset means nothing.
+      wrong |= rows != 0 && (from >> 63 != 0 || add(from, rows) > p.input_rows);
+    } else {
+      // Of splits that are by rank, those of the ranks before.
+      from = before;
+#pragma unroll 1
+      for (u32 k = 0; k < target * m.minor; k++) from = add(from, own[k]);
+      wrong |= add(from, rows) > p.input_rows;
+    }
+    wrong |= rows >> 63 != 0;
+    const bool lines = m.most_lines != 0 && target != m.me && total <= m.most_lines;
+    Entry* entries = m.shared.entries + target * (m.minor + 1);
+    entries[bin] = Entry{from * p.row, 0, 0, lines ? before * vectors : pieces};
+    if (bin != m.minor - 1) continue;
+    entries[m.minor] = Entry{0, 0, 0, lines ? total * vectors : pieces + (rows * p.row + PIECE - 1) / PIECE};
+    m.shared.out[target] = lines ? (u32)(total * vectors) : DIRECT;
   }
-  SYMMEM_FN void end() {
-    if (warp_thread() != 0) return;
-    if (act == TAKE) m.shared.runs[source * (m.minor + 1) + m.minor] = Run{0, pieces, pieces};
-    else if (act != NEED) m.set_entry(target, m.minor, Entry{0, 0, 0, pieces});
-  }
-};
+  return wrong;
+}
 
-// Goes over the bins of a target in the order of its output, by one warp. How many rows that needs.
-template <bool AT_HAND> __device__ __attribute__((noinline)) inline u64 walk(const Matrix<AT_HAND>& m, u32 source, u32 target, Act act) {
+// Where rows go, of this rank and to this rank, and whether all fit; tells what this rank receives. Every thread of
+// the block calls it, once all messages are at hand; whether this thread has found that some do not, or that a
+// rank's splits are wrong.
+SYMMEM_FN bool place_rows(const Matrix<true>& m) {
+  const Vdev& p = m.p;
+  Shared& s = m.shared;
+  const bool by_bin = p.by_bin != 0;
+  const u32 majors = m.majors(), minors = m.minors(), cells = 2 * m.splits;
+  const u64 vectors = p.row / 16;
+#pragma unroll 1
+  for (u32 c = thread_index(); c < m.world * majors; c += block_size()) {
+    const u32 target = c / majors, major = c - target * majors;
+    u64 total = 0;
+#pragma unroll 1
+    for (u32 k = 0; k < minors; k++) total = add(total, m.rows_at(target, major, k));
+    s.totals[c] = total;
+  }
+  block_sync();
+  bool trouble = false;
+#pragma unroll 1
+  for (u32 c = thread_index(); c < cells + m.world; c += block_size()) {
+    // Rows of this rank for another, then rows of another for this one, then outputs as a whole.
+    const bool is_output = c >= cells, comes = !is_output && c >= m.splits;
+    const u32 i = is_output ? c - cells : comes ? c - m.splits : c, rank = is_output ? i : i / m.minor, bin = i - rank * m.minor;
+    const u32 source = comes ? rank : m.me, target = comes ? m.me : rank;
+    const u32 major = is_output ? majors : by_bin ? source : bin, minor = by_bin ? bin : source;
+    u64 at = 0, needed = 0;
+#pragma unroll 1
+    for (u32 k = 0; k < major; k++) {
+      const u64 total = s.totals[target * majors + k];
+      if (total != 0) needed = add(at, total);
+      at = add(at, length_of(p, total));
+    }
+    const u64 capacity = m.capacity(target);
+    if (is_output) {
+      s.needed[target] = needed > capacity ? needed : 0;
+      trouble |= needed > capacity || m.word(target, 1) != 0;
+      continue;
+    }
+#pragma unroll 1
+    for (u32 k = 0; k < minor; k++) at = add(at, m.rows_at(target, major, k));
+    const u64 rows = m.rows(source, target, bin), kept = kept_rows(rows, at, capacity);
+    if (!comes) {
+      Entry& entry = s.entries[target * (m.minor + 1) + bin];
+      entry.to = at * p.row, entry.bytes = kept * p.row;
+      continue;
+    }
+    // Dropped.
+    trouble |= kept != rows;
+    if (block_index() == 0) {
+      u64* out = pointer<u64>(p.out_splits) + major * minors + minor;
+      store_element<u64>(out, kept);
+      store_element<u64>(out + m.splits, least(at, ~0ull >> 1));
+    }
+    u64 before = 0;
+#pragma unroll 1
+    for (u32 k = 0; k < bin; k++) before = add(before, m.rows(source, target, k));
+    Run* runs = s.runs + source * (m.minor + 1);
+    runs[bin] = Run{at * p.row, before * vectors, (before + kept) * vectors};
+    if (bin != m.minor - 1) continue;
+    const u64 total = add(before, rows);
+    const bool lines = m.most_lines != 0 && source != m.me && total <= m.most_lines;
+    runs[m.minor] = Run{0, total * vectors, total * vectors};
+    s.in[source] = lines ? (u32)(total * vectors) : DIRECT;
+  }
+  return trouble;
+}
+
+// The verdict where there is trouble: the first rank whose splits are wrong; else the first whose output has no
+// room, unless rows are dropped then, which are counted. Every thread of the block calls it, and all blocks of all
+// ranks get the same.
+__device__ __attribute__((noinline)) inline Verdict settle(const Matrix<true>& m) {
+  const Verdict found = first_finding(m);
+  if (found.rank != 0) return found;
+#pragma unroll 1
+  for (u32 r = 0; r < m.world && !m.p.drop; r++)
+    if (m.shared.needed[r] != 0) return Verdict{r + 1, finding(OVERFLOW, 0, m.shared.needed[r], m.capacity(r))};
+  if (block_index() != 0 || thread_index() != 0) return Verdict{};
+  u64 dropped = 0;
+#pragma unroll 1
+  for (u32 major = 0; major < m.majors(); major++)
+    for (u32 minor = 0; minor < m.minors(); minor++)
+      dropped = add(dropped, m.rows_at(m.me, major, minor) - load_element<u64>(pointer<u64>(m.p.out_splits) + major * m.minors() + minor));
+  count_dropped(m.p.status, dropped);
+  return Verdict{};
+}
+
+// --------------------------------------------------------------------------- placement, of many
+
+// Goes over the bins of a target in the order of its output, by one warp: enters where this rank's rows go; or tells
+// what this rank receives, which is the target then. How many rows the output needs.
+__device__ __attribute__((noinline)) inline u64 walk(const Matrix<false>& m, u32 target, bool tells) {
   const Vdev& p = m.p;
   const bool by_bin = p.by_bin != 0;
   const u32 majors = m.majors(), minors = m.minors();
-  Bins<AT_HAND> bins(m, source, target, act);
-  u64 next = 0, needed = 0, begin = 0, dropped = 0;
+  const u64 capacity = m.capacity(target);
+  u64 from = 0, pieces = 0, dropped = 0;
+  if (p.in_offsets == 0) {
+    // Of splits that are by rank, those of the ranks before.
 #pragma unroll 1
-  for (u32 base = 0; act != SEND && base < majors; base += 32) {
+    for (u32 i = warp_thread(); i < target * m.minor; i += 32) from = add(from, m.own_split(i));
+    from = of_warp(from, add);
+  }
+  // Each thread's bin, if it has one, whose rows begin at `at` in the output.
+  auto put = [&](u32 bin, u64 rows, u64 at) {
+    u64 begin = 0, all;
+    if (p.in_offsets == 0) {
+      begin = from + sum_before(rows, all);
+      from += all;
+    } else if (bin < m.minor) {
+      begin = load_element<u64>(pointer<u64>(p.in_offsets) + m.input(target, bin));
+    }
+    // The caller may have changed splits and offsets since they were looked at: no row past the input is read.
+    const u64 bytes = kept_rows(kept_rows(rows, at, capacity), begin, p.input_rows) * p.row;
+    const u64 first = pieces + sum_before((bytes + PIECE - 1) / PIECE, all);
+    if (bin < m.minor) m.set_entry(target, bin, Entry{begin * p.row, at * p.row, bytes, first});
+    pieces += all;
+  };
+  u64 next = 0, needed = 0, begin = 0;
+#pragma unroll 1
+  for (u32 base = 0; base < majors; base += 32) {
     const u32 major = base + warp_thread();
     u64 total = 0, before = 0;
 #pragma unroll 1
     for (u32 minor = 0; major < majors && minor < minors; minor++) {
-      if (minor == source) before = total;
+      if (minor == m.me) before = total;
       total = add(total, m.rows_at(target, major, minor));
     }
-    u64 length = total;
-    if (p.align != 0) {
-      // A bin without rows is as long as one of the multiples.
-      length = most(total, 1);
-      if (p.align != 1) length = add(length, p.align - 1 - remainder(length - 1, p.align));
-    }
-    if (major >= majors) length = 0;
     u64 all;
-    u64 at = add(next, sum_before(length, all));
+    u64 at = add(next, sum_before(major < majors ? length_of(p, total) : 0, all));
     next = add(next, all);
     if (total != 0) needed = most(needed, add(at, total));
-    if (act == TELL) {
-      const u64 capacity = m.capacity(m.me);
+    if (tells) {
       u64* out = pointer<u64>(p.out_splits) + (u64)major * minors;
 #pragma unroll 1
       for (u32 minor = 0; major < majors && minor < minors; minor++) {
@@ -296,38 +368,28 @@ template <bool AT_HAND> __device__ __attribute__((noinline)) inline u64 walk(con
         at = add(at, rows), dropped = add(dropped, rows - kept);
       }
     } else if (by_bin) {
-      const u64 found = warp_read(at, source % 32);
-      if (base / 32 == source / 32) begin = found;
-    } else if (act != NEED) {
-      bins.put(major, major < majors ? m.rows(source, target, major) : 0, add(at, before));
+      const u64 found = warp_read(at, m.me % 32);
+      if (base / 32 == m.me / 32) begin = found;
+    } else {
+      put(major, major < majors ? m.rows(m.me, target, major) : 0, add(at, before));
     }
   }
-  if (act == TELL) {
+  if (tells) {
     dropped = of_warp(dropped, add);
     if (warp_thread() == 0) count_dropped(p.status, dropped);
     return 0;
   }
 #pragma unroll 1
-  for (u32 base = 0; act != NEED && (by_bin || act == SEND) && base < m.minor; base += 32) {
+  for (u32 base = 0; by_bin && base < m.minor; base += 32) {
     const u32 bin = base + warp_thread();
-    const u64 rows = bin < m.minor ? m.rows(source, target, bin) : 0;
+    const u64 rows = bin < m.minor ? m.rows(m.me, target, bin) : 0;
     u64 all;
     const u64 at = add(begin, sum_before(rows, all));
-    bins.put(bin, rows, at);
+    put(bin, rows, at);
     begin = add(begin, all);
   }
-  bins.end();
+  if (warp_thread() == 0) m.set_entry(target, m.minor, Entry{0, 0, 0, pieces});
   return of_warp(needed, most);
-}
-
-// Vectors of the rows of a source for a target, of which one is this rank, by one warp; DIRECT if they do not go in
-// lines.
-template <bool AT_HAND> SYMMEM_FN u32 vectors_of(const Matrix<AT_HAND>& m, u32 source, u32 target) {
-  u64 rows = 0;
-#pragma unroll 1
-  for (u32 bin = warp_thread(); bin < m.minor; bin += 32) rows = add(rows, m.rows(source, target, bin));
-  rows = of_warp(rows, add);
-  return rows <= m.most_lines ? (u32)(rows * (m.p.row / 16)) : DIRECT;
 }
 
 }  // namespace vdev

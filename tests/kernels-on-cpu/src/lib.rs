@@ -101,10 +101,10 @@ const SCALE: [Replacement; 9] = [
     Replacement { file: "symmem_sync.cuh", from: "MISSES = 1024", to: "MISSES = 8" },
     Replacement {
         file: "vdev.cuh",
-        from: "SHARED_WORDS = 2304, SHARED_ENTRIES = 512",
+        from: "SHARED_WORDS = 2304, SHARED_ENTRIES = 448",
         to: "SHARED_WORDS = 80, SHARED_ENTRIES = 22",
     },
-    Replacement { file: "vdev.cuh", from: "LINE_BYTES = 4 << 20", to: "LINE_BYTES = 4000" },
+    Replacement { file: "vdev.cuh", from: "LINE_BYTES = 8 << 20", to: "LINE_BYTES = 4000" },
     Replacement { file: "routing.cuh", from: "WINDOW = 512", to: "WINDOW = 8" },
     Replacement { file: "routing.cuh", from: "PLACES = 512", to: "PLACES = 12" },
     Replacement { file: "dispatch.cu", from: "SHARED_GROUPS = 256", to: "SHARED_GROUPS = 3" },

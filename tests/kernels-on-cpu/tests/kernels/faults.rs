@@ -88,8 +88,8 @@ pub const FAULTS: &[Fault] = faults! {
         "messages.cuh" "if (found.a >> 32 == step.epoch && found.b >> 32 == step.epoch) continue;" => "continue;";
     "messages_of_the_wrong_parity": Vdev "staged",
         "vdev.cuh" "    parity = step.parity;" => "    parity = 0;";
-    "messages_taken_before_they_have_come": Vdev "staged",
-        "messages.cuh" "return !m.staged || poll_message(lane, step, r);" => "(void)r; return true;";
+    "messages_polled_without_acquiring": Vdev "staged",
+        "messages.cuh" "found = load_acquire(flag_at(lane, lane.own, step.parity, writer, 0));" => "found = load_relaxed(flag_at(lane, lane.own, step.parity, writer, 0));";
     "messages_announced_before_the_block_has_stored": Vdev "staged",
         "messages.cuh" "  block_sync();\n  if (!is_worker()) raise_flags(m.lane, step, MESSAGE);\n" => "  if (!is_worker()) raise_flags(m.lane, step, MESSAGE);\n";
     "rows_stored_in_calls_that_differ": Vdev "mismatch",
@@ -106,11 +106,15 @@ pub const FAULTS: &[Fault] = faults! {
         "vdev.cu" "return lines.poll(from, u, step.epoch);" => "lines.poll(from, u, step.epoch); return true;";
     "lines_where_lanes_scrub": Vdev "mixed",
         "vdev.cuh" " || scrub_due(step.epoch)) return;" => ") return;";
+    "lines_that_both_ranks_count_differently": Vdev "packets",
+        "vdev.cuh" "source != m.me && total <= m.most_lines;" => "source != m.me && total < m.most_lines;";
     "last_rows_in_lines_left_out": Vdev "packets",
-        "vdev.cuh" "kept_rows(rows, at, capacity) * each}" => "(kept_rows(rows, at, capacity) - (rows > 1)) * each}";
+        "vdev.cuh" "(before + kept) * vectors};" => "(before + kept - (kept > 1)) * vectors};";
     "lines_of_several_bins_cut_short": Vdev "packets",
-        "vdev.cu" "const u32 of = bin_of(m, first, at, bin);" => "const u32 of = bin;";
+        "vdev.cu" "    const u32 bin = rows.bin(at);\n    if (at < rows" => "    const u32 bin = rows.bin(rows.begin);\n    if (at < rows";
     "rows_that_do_not_fit_moved": Vdev "packets",
+        "vdev.cuh" "if (m.shared.needed[r] != 0) return" => "if (false) return";
+    "many_rows_that_do_not_fit_moved": Vdev "staged",
         "vdev.cu" "if (overflow == NOTHING || m.p.drop) return" => "if (true) return";
     "wrong_splits_passed_over": Vdev "packets",
         "messages.cuh" "if (m.word(r, 1) != 0) wrong = r;" => "if (false) wrong = r;";
@@ -122,8 +126,8 @@ pub const FAULTS: &[Fault] = faults! {
         "messages.cuh" "store_release(&status->rank, verdict.rank);" => "store_relaxed(&status->rank, verdict.rank);";
     "scrubs_that_spare_messages_nobody_wrote": Vdev "packets",
         "vdev.cu" "m.staged ? 0 : m.words, moves" => "lane.packet_count, moves";
-    "warps_that_begin_in_part": Vdev "mismatch",
-        "vdev.cu" "if (block_any(!entered)) return;" => "if (!entered) return;";
+    "warps_that_begin_in_part": Routing "mismatch",
+        "dispatch.cu" "if (block_any(!enter(lane, step))) return;" => "if (!enter(lane, step)) return;";
     // Of routed rows.
     "routed_rows_stored_in_calls_that_differ": Routing "mismatch",
         "messages.cuh" "if (!is_worker()) ok = headers.compare(" => "if (!is_worker()) (void)headers.compare(";
@@ -142,13 +146,13 @@ pub const FAULTS: &[Fault] = faults! {
     "places_counted_twice": Routing "routed",
         "routing.cuh" "before += i < me, last = i;" => "before += i <= me, last = i;";
     "places_that_forget_other_blocks": Routing "routed",
-        "routing.cuh" "    if (i < first) shared_add(&c.before[bin], 1);\n" => "    (void)first;\n";
+        "routing.cuh" "      if (i < first) shared_add(&c.before[found - base], 1);\n" => "      (void)first;\n";
     "places_past_the_end": Routing "routed",
         "routing.cuh" "row < c.end[bin] ? place_at(t.shape.owner(expert), row) : NOWHERE" => "place_at(t.shape.owner(expert), row)";
     "windows_placed_by_the_counts_of_others": Routing "routed",
         "dispatch.cu" "      count_rows(m.tokens, base);\n" => "";
     "tokens_sent_more_than_once_to_a_rank": Routing "routed",
-        "routing.cuh" "if (has_before(t, token, (u32)(i - token * t.each), low, high)) return;" => "(void)token, (void)low, (void)high;";
+        "routing.cuh" "if (bin >= WINDOW || has_before(t, token, k, t.shape.first(rank), t.shape.first(rank + 1))) continue;" => "if (bin >= WINDOW) continue;";
     "tokens_that_do_not_fit_moved": Routing "routed",
         "dispatch.cu" "if (overflow == NOTHING || m.p.drop) return Verdict{};" => "if (true) return Verdict{};";
     "wrong_choices_passed_over": Routing "routed",
@@ -158,7 +162,7 @@ pub const FAULTS: &[Fault] = faults! {
     "records_of_the_wrong_choice": Routing "routed",
         "routing.cuh" "row_of(t.place(token * t.each + first))" => "row_of(place)";
     "tokens_of_a_dispatch_before": Routing "routed",
-        "dispatch.cu" "  store_element<u64>(pointer<u64>(r.tokens), m.tokens.count);\n" => "";
+        "dispatch.cu" "  if (warp_thread() == 0) store_element<u64>(pointer<u64>(r.tokens), m.tokens.count);\n" => "";
     "scrubs_that_spare_counts_nobody_wrote": Routing "routed",
         "dispatch.cu" "m.staged || !anew ? 0 : m.words, moves" => "!anew ? 0 : lane.packet_count, moves";
     "scales_of_quantised_rows_by_a_reciprocal": Routing "routed",
