@@ -88,8 +88,6 @@ pub const FAULTS: &[Fault] = faults! {
         "messages.cuh" "if (found.a >> 32 == step.epoch && found.b >> 32 == step.epoch) continue;" => "continue;";
     "messages_of_the_wrong_parity": Vdev "staged",
         "vdev.cuh" "    parity = step.parity;" => "    parity = 0;";
-    "messages_polled_without_acquiring": Vdev "staged",
-        "messages.cuh" "found = load_acquire(flag_at(lane, lane.own, step.parity, writer, 0));" => "found = load_relaxed(flag_at(lane, lane.own, step.parity, writer, 0));";
     "messages_announced_before_the_block_has_stored": Vdev "staged",
         "messages.cuh" "  block_sync();\n  if (!is_worker()) raise_flags(m.lane, step, MESSAGE);\n" => "  if (!is_worker()) raise_flags(m.lane, step, MESSAGE);\n";
     "rows_stored_in_calls_that_differ": Vdev "mismatch",

@@ -64,7 +64,7 @@ pub(super) fn struck(context: &Context, strike: Strike, point: Point) -> Verdict
     } else {
         scene.before()?;
         scene.wait_for_the_victim(strike);
-        scene.attempt()?
+        scene.attempt(strike)?
     };
     if strike.is_survived() { scene.check_unharmed(ended) } else { scene.check_lost(ended) }?;
     before.check_nothing_left()?;
@@ -136,13 +136,14 @@ impl<'c> Scene<'c> {
     }
 
     /// What every rank is in when the victim is struck, or comes to afterwards.
-    fn attempt(&self) -> Result<Ended, TestError> {
+    fn attempt(&self, strike: Strike) -> Result<Ended, TestError> {
         self.context.step(format_args!("{:?}", self.point));
         let ended = match self.point {
             Point::BeforeRendezvous | Point::DuringRendezvous => self.rendezvous().map(drop),
             _ => self.operations(),
         };
         if ended.is_ok()
+            && !strike.is_survived()
             && self.context.rank() != self.victim
             && self.context.device().kind() == BackendKind::Cuda
         {
@@ -160,7 +161,7 @@ impl<'c> Scene<'c> {
         }
         if matches!(self.point, Point::BeforeRendezvous | Point::AfterRendezvous) {
             strike.strike(&self.tombstone)?;
-            return self.attempt();
+            return self.attempt(strike);
         }
         let me = rustix::thread::gettid();
         std::thread::scope(|scope| {
@@ -169,7 +170,7 @@ impl<'c> Scene<'c> {
                 std::thread::sleep(UNDER_WAY);
                 strike.strike(&self.tombstone)
             });
-            let ended = self.attempt();
+            let ended = self.attempt(strike);
             striker.join().unwrap_or_else(|_| Err(TestError::failed("the striker panicked")))?;
             ended
         })
