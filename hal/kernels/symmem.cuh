@@ -83,6 +83,13 @@ SYMMEM_FN void warp_sync() {
 SYMMEM_FN u32 warp_read(u32 mine, u32 thread) {
   return __builtin_amdgcn_ds_bpermute((thread_index() % 64 / 32 * 32 + thread) * 4, mine);
 }
+// A bit for each thread of the warp that has the same value. All 32 come here.
+SYMMEM_FN u32 warp_match(u32 mine) {
+  u32 same = 0;
+  for (u32 i = 0; i < 32; i++) same |= (u32)(warp_read(mine, i) == mine) << i;
+  return same;
+}
+SYMMEM_FN u32 count_ones(u32 bits) { return (u32)__builtin_popcount(bits); }
 #else
 SYMMEM_FN u32 thread_index() { return threadIdx.x; }
 SYMMEM_FN u32 block_index() { return blockIdx.x; }
@@ -93,6 +100,9 @@ SYMMEM_FN void block_sync() { __syncthreads(); }
 SYMMEM_FN void warp_sync() { __syncwarp(); }
 // Whether all of them say so. All get the same answer.
 SYMMEM_FN bool warp_all(bool mine) { return __all_sync(~0u, mine); }
+// A bit for each thread of the warp that has the same value. All 32 come here.
+SYMMEM_FN u32 warp_match(u32 mine) { return __match_any_sync(~0u, mine); }
+SYMMEM_FN u32 count_ones(u32 bits) { return __popc(bits); }
 // What the thread of that index in its warp says. All 32 come here.
 SYMMEM_FN u32 warp_read(u32 mine, u32 thread) { return __shfl_sync(~0u, mine, (int)thread); }
 #endif

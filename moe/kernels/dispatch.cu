@@ -323,13 +323,13 @@ template <bool AT_HAND> SYMMEM_FN void dispatch(const Dispatch& p, Shared& share
     } else {
       if (block_index() == 0) refuse(m, verdict);
       // Of long messages block 0 has raised flags, which other blocks poll: then all do.
-      if (m.staged) ok = part(lane, step);
+      if (m.is_staged()) ok = part(lane, step);
     }
   }
   const bool of_group = p.routed.group_completion != 0;
   ok = complete(lane, of_group, step, ok);
   // A resend has no messages.
-  exit(lane, step, ok, Used{ALL, m.staged || !anew ? 0 : m.words, moves || m.staged || of_group});
+  exit(lane, step, ok, Used{ALL, m.is_staged() || !anew ? 0 : m.words, moves || m.is_staged() || of_group});
 }
 __device__ __attribute__((noinline)) inline void dispatch_many(const Dispatch& p, Shared& shared, Headers headers) { dispatch<false>(p, shared, headers); }
 

@@ -95,11 +95,13 @@ template <class M, bool AT_HAND> struct Messages {
   const Lane& lane;
   u64* at_hand;
   u32 parity, world, me;
-  u32 words;    // of a rank
-  bool staged;  // whether messages are too long for packets
+  u32 words;  // of a rank
 
   SYMMEM_FN Messages(const Lane& lane, u32 words, u64* at_hand)
-      : lane(lane), at_hand(at_hand), parity(0), world(lane.world), me(lane.rank), words(words), staged(words > lane.packet_count) {}
+      : lane(lane), at_hand(at_hand), parity(0), world(lane.world), me(lane.rank), words(words) {}
+
+  // Whether messages are too long for packets.
+  SYMMEM_FN bool is_staged() const { return !AT_HAND && words > lane.packet_count; }
 
   SYMMEM_FN u64 own(u32 i) const { return static_cast<const M*>(this)->own_word(i); }
   SYMMEM_FN u64* staged_words(u32 source) const { return pointer<u64>(staging_from(lane, parity, source)); }
@@ -129,7 +131,7 @@ template <class M> SYMMEM_FN void send_message(const M& m, const Step& step) {
   for (u32 i = thread_index(); i < m.words; i += workers()) {
     const u64 word = m.own(i);
     for_peers<0>(lane, [&](u32 r) {
-      if (m.staged) {
+      if (m.is_staged()) {
         SYMMEM_STALL(lane.host, STALL_WRITE_STAGING);
         store_element<u64>(pointer<u64>(staging_to(lane, step.parity, r)) + i, word);
       } else {
@@ -186,7 +188,7 @@ template <class M> SYMMEM_FN void announce(const M& m, const Step& step, Headers
   if (!is_worker()) headers.publish(m.lane, step);
   if (block_index() != 0) return;
   if (is_worker()) send_message(m, step);
-  if (!m.staged) return;
+  if (!m.is_staged()) return;
   block_sync();
   if (!is_worker()) raise_flags(m.lane, step, MESSAGE);
 }
@@ -196,8 +198,8 @@ template <class M> SYMMEM_FN void announce(const M& m, const Step& step, Headers
 template <class M> SYMMEM_FN bool hear(const M& m, const Step& step, Headers& headers) {
   const Lane& lane = m.lane;
   bool ok = true;
-  if (!is_worker()) ok = headers.compare(lane, step, [&](u32 r) { return !m.staged || poll_message(lane, step, r); });
-  else if (!m.staged) ok = take_packets(m, step);
+  if (!is_worker()) ok = headers.compare(lane, step, [&](u32 r) { return !m.is_staged() || poll_message(lane, step, r); });
+  else if (!m.is_staged()) ok = take_packets(m, step);
   return !block_any(!ok);
 }
 

@@ -140,21 +140,40 @@ SYMMEM_FN bool has_before(const Tokens& t, u64 token, u32 k, u64 low, u64 high) 
   return found;
 }
 
-// Calls `act` with every choice, by its index, and what it says, by the threads of a block: several are under way
-// at once.
-template <class Act> SYMMEM_FN void each_choice(const Tokens& t, Act act) {
-  constexpr u32 U = 8;
-  const u64 count = t.count * t.each;
-  const u32 n = block_size();
+// Counts choices by expert, of those from `base` on, by the threads of a block: of each warp one for all that say the
+// same, since few experts get all of many choices. The first choice that is no expert and does not say none, or
+// NOTHING.
+SYMMEM_FN u64 count_choices(const Tokens& t, u32 base) {
+  constexpr u32 U = 4;
+  Counted& c = t.counted;
+  const u64 count = t.count * t.each, first = t.part.first * t.each;
+  const u32 n = block_size(), me = warp_thread();
+  u64 wrong = NOTHING;
 #pragma unroll 1
-  for (u64 at = thread_index(); at < count; at += U * n) {
+  for (u64 from = 0; from < count; from += U * n) {
+    // Several are under way at once.
     u64 found[U];
 #pragma unroll
-    for (u32 k = 0; k < U; k++) found[k] = at + k * n < count ? t.value(at + k * n) : ~0ull;
+    for (u32 k = 0; k < U; k++) {
+      const u64 i = from + k * n + thread_index();
+      found[k] = i < count ? t.value(i) : ~0ull;
+    }
 #pragma unroll
-    for (u32 k = 0; k < U; k++)
-      if (at + k * n < count) act(at + k * n, found[k]);
+    for (u32 k = 0; k < U; k++) {
+      const u64 i = from + k * n + thread_index();
+      if (found[k] >= t.shape.experts && found[k] != ~0ull) wrong = least(wrong, i);
+      const u32 bin = found[k] < t.shape.experts && found[k] - base < WINDOW ? (u32)(found[k] - base) : ~0u;
+      const u32 same = warp_match(bin);
+      // The first of them counts for all.
+      if (bin == ~0u || (same & ((1u << me) - 1)) != 0) continue;
+      shared_add(&c.total[bin], count_ones(same));
+      // Of those before the block's part, which the warp's first threads have.
+      const u64 begin = i - me;
+      const u32 earlier = begin >= first ? 0 : first - begin >= 32 ? ~0u : (1u << (u32)(first - begin)) - 1;
+      if ((same & earlier) != 0) shared_add(&c.before[bin], count_ones(same & earlier));
+    }
   }
+  return wrong;
 }
 
 // The same of rows that lie by rank: one row for all choices of a rank.
@@ -185,18 +204,7 @@ SYMMEM_FN u64 count_rows(const Tokens& t, u32 base) {
 #pragma unroll 1
   for (u32 i = thread_index(); i < WINDOW; i += block_size()) c.total[i] = c.before[i] = 0;
   block_sync();
-  const u64 first = t.part.first * t.each;
-  u64 wrong = NOTHING;
-  if (t.shape.by_rank) {
-    wrong = count_tokens(t, base);
-  } else {
-    each_choice(t, [&](u64 i, u64 found) {
-      if (found >= t.shape.experts && found != ~0ull) wrong = least(wrong, i);
-      if (found - base >= WINDOW || found >= t.shape.experts) return;
-      shared_add(&c.total[found - base], 1);
-      if (i < first) shared_add(&c.before[found - base], 1);
-    });
-  }
+  u64 wrong = t.shape.by_rank ? count_tokens(t, base) : count_choices(t, base);
   wrong = of_warp(wrong, least);
   if (warp_thread() == 0) c.wrong[warp_index()] = wrong;
   block_sync();
@@ -229,19 +237,15 @@ SYMMEM_FN void place_choices(const Tokens& t, u32 base) {
     const u64 expert = is_choice ? t.expert(at) : NOTHING;
     const u32 bin = expert != NOTHING ? (u32)expert - base : WINDOW;
     // Choices of the same bin.
-    u32 before = 0, last = me;
-#pragma unroll 4
-    for (u32 i = 0; i < 32; i++) {
-      if (warp_read(bin, i) != bin) continue;
-      before += i < me, last = i;
-    }
+    const u32 same = warp_match(bin), before = count_ones(same & ((1u << me) - 1));
+    const bool is_last = same >> me == 1;
     u64 row = 0;
     if (bin < WINDOW) row = c.next[bin] + before;
     // All have read it.
     warp_sync();
     if (bin < WINDOW) {
       t.set_place(at, row < c.end[bin] ? place_at(t.shape.owner(expert), row) : NOWHERE);
-      if (last == me) c.next[bin] = row + 1;
+      if (is_last) c.next[bin] = row + 1;
     } else if (is_choice && expert == NOTHING) {
       t.set_place(at, NOWHERE);
     }

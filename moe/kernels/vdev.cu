@@ -311,11 +311,11 @@ template <bool AT_HAND> SYMMEM_FN void exchange(const Vdev& p, Shared& shared, H
       refuse(m, verdict);
     }
     // Of long messages block 0 has raised flags, which other blocks poll: then all do.
-    if (!moves && m.staged) ok = part(lane, step);
+    if (!moves && m.is_staged()) ok = part(lane, step);
   }
   const bool of_group = p.group_completion != 0;
   ok = complete(lane, of_group, step, ok);
-  exit(lane, step, ok, Used{ALL, m.staged ? 0 : m.words, moves || m.staged || of_group});
+  exit(lane, step, ok, Used{ALL, m.is_staged() ? 0 : m.words, moves || m.is_staged() || of_group});
 }
 __device__ __attribute__((noinline)) inline void exchange_many(const Vdev& p, Shared& shared, Headers headers) { exchange<false>(p, shared, headers); }
 

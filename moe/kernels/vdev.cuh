@@ -30,6 +30,8 @@ struct alignas(16) Vdev {
   u32 by_bin;       // whether splits are by bin, then by rank
   u32 drop;         // whether rows that do not fit are dropped
   u32 group_completion;
+  u64 most_lines;   // rows of one rank for another that go in lines, at most; 0 for none
+  u64 reserved;
 };
 
 namespace vdev {
@@ -53,10 +55,6 @@ struct Run {
 
 // What a block has at hand of messages and of what follows from them, where all of it fits: of at most so many ranks.
 constexpr u32 SHARED_WORDS = 2304, SHARED_ENTRIES = 448, SHARED_RANKS = 64;
-
-// Bytes of a rank's rows for others that go in lines, at most: without waiting for anybody, to whoever has yet to
-// say where they belong. More rows are faster stored there at once.
-constexpr u64 LINE_BYTES = 8 << 20;
 
 // Of rows that do not go in lines.
 constexpr u32 DIRECT = ~0u;
@@ -84,7 +82,7 @@ template <bool AT_HAND> struct Matrix : Messages<Matrix<AT_HAND>, AT_HAND> {
   Shared& shared;
   u32 minor;
   u32 splits;      // of a rank
-  u64 most_lines;  // rows of one rank for another that go in lines, at most; 0 for none
+  u64 most_lines;  // in this epoch
   Finding wrong;
 
   SYMMEM_FN Matrix(const Vdev& p, Shared& shared)
@@ -95,14 +93,10 @@ template <bool AT_HAND> struct Matrix : Messages<Matrix<AT_HAND>, AT_HAND> {
     return world <= SHARED_RANKS && fit_at_hand(p.lane, HEAD + splits, SHARED_WORDS) && splits + world <= SHARED_ENTRIES && world * majors <= SHARED_ENTRIES;
   }
 
-  // Whether rows may go in lines is the same everywhere. They leave nothing for `scrub` to know of.
   SYMMEM_FN void begin(const Step& step) {
     parity = step.parity;
-#ifdef SYMMEM_HAS_LINES
-    if (!AT_HAND || p.row == 0 || p.row % 16 != 0 || scrub_due(step.epoch)) return;
-    const u64 room = (u64)p.lane.line_count / 16 * Lines::VECTORS * 16;
-    most_lines = quotient(least(room, quotient(LINE_BYTES, world > 1 ? world - 1 : 1)), p.row);
-#endif
+    // They leave nothing for `scrub` to know of.
+    if (AT_HAND && !scrub_due(step.epoch)) most_lines = p.most_lines;
   }
   SYMMEM_FN bool goes_in_lines(u32 target) const { return AT_HAND && shared.out[target] != DIRECT; }
   SYMMEM_FN bool comes_in_lines(u32 source) const { return AT_HAND && shared.in[source] != DIRECT; }

@@ -6,6 +6,7 @@ use symmem_hal::types::Bytes;
 use symmem_hal::{Capture, Grid, KeepAlive};
 use symmem_mem::Failure;
 use symmem_mem::call::{Operation, Signature};
+use symmem_sync::gpu::SymmemLane;
 use symmem_sync::{Capacities, Issue};
 
 use super::plan::GpuPlan;
@@ -24,6 +25,13 @@ pub(super) const SHARE: u64 = 32 << 10;
 
 /// What an operation says in a capture whose kernels were never loaded.
 pub(super) const NOT_PREPARED: &str = "call prepare_moe before the capture";
+
+/// Bytes of a rank's rows for others that go in lines, at most: with its splits, to whoever has yet to say where
+/// they belong. More rows are faster stored there at once.
+const LINE_BYTES: u64 = 8 << 20;
+
+/// Lines that a warp has at a time, and the bytes that they carry.
+const UNIT: (u64, u64) = (16, 124 * 16);
 
 /// Bytes of an entry in staging: where the rows for one bin of one rank go.
 const ENTRY: u64 = 32;
@@ -57,12 +65,24 @@ pub(crate) fn launch(
     let blocks = blocks(room.get(), at.lane.max_grid());
     let grid = Grid { blocks, threads: THREADS, dependent: true, ..Grid::default() };
     let issue = Issue { stream: at.stream, wait: at.wait, function, operation, signature };
+    let most_lines = most_lines(at.lane.layout(), plan.row);
+    let args = |lane: SymmemLane| GpuPlan { lane, vdev: *plan, most_lines, reserved: 0 };
     // SAFETY: the kernel takes a GpuPlan. Its addresses are of the caller's views, of as many bytes as it
     // says, which `keep` holds; of the mappings of peers' memory, which it holds too; and of the status
     // record, which it holds. What a rank tells of its splits and what it keeps of them fits in the lane
     // (`most_splits`), and the grid has at most as many blocks as that.
-    unsafe { at.lane.issue_device(issue, grid, |lane| GpuPlan { lane, vdev: *plan }, keep) }
-        .map_err(failed)
+    unsafe { at.lane.issue_device(issue, grid, args, keep) }.map_err(failed)
+}
+
+/// Rows of one rank for another that go in lines, at most, which carry whole vectors: a function of agreed values
+/// alone.
+fn most_lines(capacities: &Capacities, row: u64) -> u64 {
+    if row == 0 || !row.is_multiple_of(16) {
+        return 0;
+    }
+    let (lines, bytes) = UNIT;
+    let room = u64::from(capacities.line_count()) / lines * bytes;
+    room.min(LINE_BYTES / (capacities.world() as u64 - 1).max(1)) / row
 }
 
 /// A function of agreed values alone, since blocks of equal index meet.

@@ -12,6 +12,9 @@ use crate::routing::plan::{CombinePlan, DispatchPlan};
 pub(super) struct GpuPlan {
     pub lane: SymmemLane,
     pub vdev: Vdev,
+    /// Rows of one rank for another that go in lines, at most.
+    pub most_lines: u64,
+    pub reserved: u64,
 }
 
 /// The argument struct of a kernel of routed rows.
@@ -87,6 +90,7 @@ mod tests {
             offsets!(GpuPlan: vdev.by_bin),
             offsets!(GpuPlan: vdev.drop),
             offsets!(GpuPlan: vdev.group_completion),
+            offsets!(GpuPlan: most_lines),
         ];
         assert_eq!(theirs, ours);
         assert_eq!(size, size_of::<GpuPlan>());

@@ -79,6 +79,9 @@ struct Routing : Operation {
     p.out_splits = more_out[r].address(), p.status = (u64)&status[r];
     p.peers = (u64)peers.data(), p.peer_offset = BEFORE;
     p.row = row, p.input_rows = input_rows[r], p.capacity = capacity[r], p.align = align;
+    // As many as make the rows of some pairs go in lines, and not those of others.
+    const u64 most = std::min<u64>(LINES / 16 * 1984, 4000 / std::max(1u, world - 1));
+    p.most_lines = row == 0 || row % 16 != 0 ? 0 : most / row;
     p.minor = minor, p.by_bin = form == BACK, p.drop = drop, p.group_completion = together;
     group.machine.launch(r, blocks, workers + 32, [p] { all_to_all_vdev(p); });
     // Hosts look while kernels run.

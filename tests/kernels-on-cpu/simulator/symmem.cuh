@@ -60,6 +60,12 @@ void allow_next_kernel();
 
 inline u32 warp_read(u32 mine, u32 thread) { return (u32)machine::read(mine, thread); }
 inline u64 warp_read(u64 mine, u32 thread) { return machine::read(mine, thread); }
+inline u32 warp_match(u32 mine) {
+  u32 same = 0;
+  for (u32 i = 0; i < 32; i++) same |= (u32)(warp_read(mine, i) == mine) << i;
+  return same;
+}
+inline u32 count_ones(u32 bits) { return (u32)__builtin_popcount(bits); }
 #define SYMMEM_SHARED(type, name) type& name = *static_cast<type*>(machine::shared(sizeof(type)))
 
 inline void shared_add(u32* at, u32 value) { *at += value; }

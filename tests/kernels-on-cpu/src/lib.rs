@@ -97,14 +97,13 @@ impl Program {
 
 /// What is other than on a GPU, so that rare paths take no time: waits look at clocks and control words far
 /// more often, and blocks have little room.
-const SCALE: [Replacement; 9] = [
+const SCALE: [Replacement; 8] = [
     Replacement { file: "symmem_sync.cuh", from: "MISSES = 1024", to: "MISSES = 8" },
     Replacement {
         file: "vdev.cuh",
         from: "SHARED_WORDS = 2304, SHARED_ENTRIES = 448",
         to: "SHARED_WORDS = 80, SHARED_ENTRIES = 22",
     },
-    Replacement { file: "vdev.cuh", from: "LINE_BYTES = 8 << 20", to: "LINE_BYTES = 4000" },
     Replacement { file: "routing.cuh", from: "WINDOW = 512", to: "WINDOW = 8" },
     Replacement { file: "routing.cuh", from: "PLACES = 512", to: "PLACES = 12" },
     Replacement { file: "dispatch.cu", from: "SHARED_GROUPS = 256", to: "SHARED_GROUPS = 3" },

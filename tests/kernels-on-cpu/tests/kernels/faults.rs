@@ -142,9 +142,11 @@ pub const FAULTS: &[Fault] = faults! {
     "last_pieces_not_spread": Routing "routed",
         "dispatch.cu" "pieces_of(p.row) + (p.scales != 0 ? pieces_of(p.scale_row) : 0)" => "pieces_of(p.row)";
     "places_counted_twice": Routing "routed",
-        "routing.cuh" "before += i < me, last = i;" => "before += i <= me, last = i;";
+        "routing.cuh" "before = count_ones(same & ((1u << me) - 1));" => "before = count_ones(same & ((2u << me) - 1));";
     "places_that_forget_other_blocks": Routing "routed",
-        "routing.cuh" "      if (i < first) shared_add(&c.before[found - base], 1);\n" => "      (void)first;\n";
+        "routing.cuh" "      if ((same & earlier) != 0) shared_add(&c.before[bin], count_ones(same & earlier));\n" => "      (void)earlier;\n";
+    "choices_counted_by_each_of_those_that_say_the_same": Routing "routed",
+        "routing.cuh" "if (bin == ~0u || (same & ((1u << me) - 1)) != 0) continue;" => "if (bin == ~0u) continue;";
     "places_past_the_end": Routing "routed",
         "routing.cuh" "row < c.end[bin] ? place_at(t.shape.owner(expert), row) : NOWHERE" => "place_at(t.shape.owner(expert), row)";
     "windows_placed_by_the_counts_of_others": Routing "routed",
