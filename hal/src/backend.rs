@@ -80,6 +80,11 @@ pub(crate) trait StreamOps {
     fn invalidate(&self);
     fn replay(&self, graph: &Self::Graph, wait: &Wait) -> Result<Launched, SyncError>;
     fn watch(&self, health: Weak<dyn Health>);
+    /// As `watch`, of work that was enqueued just now and runs: without a look whether the stream captures, where
+    /// that takes time.
+    fn watch_queued(&self, health: Weak<dyn Health>) {
+        self.watch(health);
+    }
     fn watched(&self) -> Vec<Arc<dyn Health>>;
 }
 

@@ -364,6 +364,12 @@ impl Stream {
         on!(self, s => s.watch(health));
     }
 
+    /// As [`watch`](Self::watch), for who has enqueued work of which [`Launched::Queued`] was said: it runs, whatever
+    /// the stream captures by now.
+    pub fn watch_queued(&self, health: Weak<dyn Health>) {
+        on!(self, s => s.watch_queued(health));
+    }
+
     /// A stream that somebody else made on `device`: a `CUstream`, null and `CU_STREAM_LEGACY` being
     /// the same. `keep` is dropped with the last clone of what this returns. While one is alive, the
     /// same `CUstream` gives the same stream again.

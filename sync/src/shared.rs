@@ -4,7 +4,7 @@
 #[cfg(test)]
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -259,19 +259,23 @@ impl Shared {
     /// An operation was enqueued on `stream`: its outcome is asked for when the stream is
     /// synchronised, and its end awaited when the group is left.
     pub(crate) fn enqueued(self: &Arc<Self>, stream: &Stream) {
-        self.watch(stream);
+        stream.watch_queued(self.health());
         self.remember(stream);
     }
 
-    /// Lets a stream's `synchronize`, or each launch of the graph that it records, report what became
-    /// of the operations on it.
-    pub(crate) fn watch(self: &Arc<Self>, stream: &Stream) {
+    fn health(self: &Arc<Self>) -> Weak<dyn Health> {
         #[cfg(test)]
         if let Some(meanwhile) = BEFORE_WATCH.take() {
             meanwhile();
         }
         let health: Arc<dyn Health> = self.clone();
-        stream.watch(Arc::downgrade(&health));
+        Arc::downgrade(&health)
+    }
+
+    /// Lets a stream's `synchronize`, or each launch of the graph that it records, report what became
+    /// of the operations on it.
+    pub(crate) fn watch(self: &Arc<Self>, stream: &Stream) {
+        stream.watch(self.health());
     }
 
     /// Work was enqueued on `stream` whose end is awaited when the group is left.

@@ -358,15 +358,17 @@ impl StreamOps for Stream {
         });
         match recorded {
             Ok(Some(recorded)) => recorded.watch(health),
-            Ok(None) => {
-                let mut watched = inner.watched.lock();
-                // Most operations are of the group that the one before was of.
-                if watched.last().is_none_or(|last| !Weak::ptr_eq(last, &health)) {
-                    watched.retain(|h| h.strong_count() > 0 && !Weak::ptr_eq(h, &health));
-                    watched.push(health);
-                }
-            }
+            Ok(None) => self.watch_queued(health),
             Err(error) => inner.context.complain("watching a stream", Err(error)),
+        }
+    }
+
+    fn watch_queued(&self, health: Weak<dyn Health>) {
+        let mut watched = self.0.watched.lock();
+        // Most operations are of the group that the one before was of.
+        if watched.last().is_none_or(|last| !Weak::ptr_eq(last, &health)) {
+            watched.retain(|h| h.strong_count() > 0 && !Weak::ptr_eq(h, &health));
+            watched.push(health);
         }
     }
 
