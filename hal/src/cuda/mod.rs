@@ -29,10 +29,10 @@ mod virtual_memory;
 
 pub use bounds::LaunchBounds;
 pub use cancel::CancelWord;
+pub(crate) use context::reap;
 pub use device::Device;
 pub use event::Event;
 pub use graph::Graph;
-pub(crate) use context::reap;
 pub(crate) use host_memory::Registration;
 #[cfg(feature = "cudarc")]
 pub use interop::{CudarcError, CudarcSlice};
