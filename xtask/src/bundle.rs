@@ -211,7 +211,7 @@ mod tests {
 
         let folder = tempfile::tempdir().unwrap();
         let plain = folder.path().join("kernels.bundle");
-        let code: Vec<u8> = (0..100_000_u64).map(|i| (i * i >> 7) as u8).collect();
+        let code: Vec<u8> = (0..100_000_u64).map(|i| ((i * i) >> 7) as u8).collect();
         fs::write(&plain, &code).unwrap();
         assert_eq!(pack(&plain), Ok(()));
         assert!(!plain.exists());
