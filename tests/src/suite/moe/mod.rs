@@ -47,7 +47,7 @@ fn small_group(context: &Context, staging: u64) -> Result<Group, TestError> {
     let mut workspace = least_workspace(context)?;
     loop {
         let group = context.group_with(&Options { workspace, ..options(context.size()) })?;
-        let layout = group.lane()?.layout().clone();
+        let layout = *group.lane()?.layout();
         let (chunk, packets) = (layout.chunk_capacity().get(), layout.packet_capacity().get());
         if context.device().kind() != BackendKind::Cuda || chunk >= staging {
             check!(packets < staging, "packets hold {packets} bytes");
