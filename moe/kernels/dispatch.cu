@@ -75,7 +75,7 @@ template <bool AT_HAND> SYMMEM_FN void count_all(Counts<AT_HAND>& m) {
 // Goes over the bins of a target, by one warp: where this rank's rows for them begin, of those that are at hand from
 // `window` on; or, of this rank's own bins, how many rows it receives and where those begin. How many rows are
 // needed beyond what there is room for, or 0.
-template <bool AT_HAND> __device__ __attribute__((noinline)) inline u64 place_bins(const Counts<AT_HAND>& m, u32 target, u32 window, bool tells) {
+template <bool AT_HAND> __device__ __attribute__((noinline)) inline u64 place_bins(const Counts<AT_HAND> m, u32 target, u32 window, bool tells) {
   const Routed& r = m.p.routed;
   const Shape& shape = m.tokens.shape;
   const u32 first = (u32)shape.first(target), last = (u32)shape.first(target + 1), groups = shape.groups();

@@ -61,8 +61,11 @@ SYMMEM_FN u64 remainder(u64 a, u64 b) { return (a | b) >> 32 ? a % b : (u32)a % 
 SYMMEM_FN u32 warp_index() { return thread_index() / 32; }
 SYMMEM_FN u32 warp_thread() { return thread_index() % 32; }
 
-// Of the values of a warp's threads, by all of them. Here and below loops stay loops: kernels go through this code
-// once, and what takes them longest is to fetch it.
+// Functions out of line take what describes a call by value: of something whose address is known elsewhere no
+// register keeps a part, and what is shared, or an argument of the kernel, is read as memory of any sort. Loops stay
+// loops, since kernels go through most of this code once.
+
+// Of the values of a warp's threads, by all of them.
 template <class T, class Join> SYMMEM_FN T of_warp(T mine, Join join) {
 #pragma unroll 1
   for (u32 step = 1; step < 32; step *= 2) mine = join(mine, warp_read(mine, warp_thread() ^ step));

@@ -177,7 +177,7 @@ SYMMEM_FN u64 count_choices(const Tokens& t, u32 base) {
 }
 
 // The same of rows that lie by rank: one row for all choices of a rank.
-__device__ __attribute__((noinline)) inline u64 count_tokens(const Tokens& t, u32 base) {
+__device__ __attribute__((noinline)) inline u64 count_tokens(const Tokens t, u32 base) {
   Counted& c = t.counted;
   u64 wrong = NOTHING;
 #pragma unroll 1
@@ -355,7 +355,7 @@ struct Quantised {
 };
 
 // One piece of one payload of a token, to all ranks that it goes to, by a warp: it is read, or quantised, once.
-__device__ __attribute__((noinline)) inline void send_quantised(const Tokens& t, const Payload& p, u64 token, u32 piece) {
+__device__ __attribute__((noinline)) inline void send_quantised(const Tokens t, const Payload& p, u64 token, u32 piece) {
   constexpr u32 U = 4;
   const u64 from = p.source + token * p.source_row, first = (u64)piece * QUANTISED, last = least(first + QUANTISED, p.row);
 #pragma unroll 1

@@ -76,7 +76,7 @@ template <bool AT_HAND> SYMMEM_FN void send_piece(const Matrix<AT_HAND>& m, Piec
 
 // Rows straight to their places: the pieces of the next rank first, and between them this rank's own, which
 // takes no link. Dealt out to the warps of all blocks in turns, so that none has two more than another.
-template <bool AT_HAND> __device__ __attribute__((noinline)) inline void send_rows(const Matrix<AT_HAND>& m) {
+template <bool AT_HAND> SYMMEM_FN void send_rows(const Matrix<AT_HAND>& m) {
   const Vdev& p = m.p;
   const u64 warps = (u64)grid_size() * (workers() / 32), own = m.first_piece(m.me, m.minor);
   u64 away = 0;
@@ -164,7 +164,7 @@ struct Incoming {
 };
 
 // Vectors of several bins, or at addresses of none: one by one.
-__device__ __attribute__((noinline)) inline Lines load_scattered(const Matrix<true>& m, u32 rank, u32 u) {
+__device__ __attribute__((noinline)) inline Lines load_scattered(const Matrix<true> m, u32 rank, u32 u) {
   const Outgoing rows(m, rank, u);
   Lines lines{};
 #pragma unroll
@@ -176,7 +176,7 @@ __device__ __attribute__((noinline)) inline Lines load_scattered(const Matrix<tr
   }
   return lines;
 }
-__device__ __attribute__((noinline)) inline void store_scattered(const Matrix<true>& m, u32 rank, u32 u, Lines lines) {
+__device__ __attribute__((noinline)) inline void store_scattered(const Matrix<true> m, u32 rank, u32 u, Lines lines) {
   const Incoming rows(m, rank, u);
 #pragma unroll
   for (u32 k = 0; k < 4; k++) {
@@ -187,7 +187,7 @@ __device__ __attribute__((noinline)) inline void store_scattered(const Matrix<tr
   }
 }
 
-__device__ __attribute__((noinline)) inline void send_unit(const Matrix<true>& m, u32 epoch, u32 rank, u32 u) {
+SYMMEM_FN void send_unit(const Matrix<true>& m, u32 epoch, u32 rank, u32 u) {
   const Outgoing rows(m, rank, u);
   const u32 bin = rows.bin(rows.begin);
   const u64 base = rows.base(bin);

@@ -154,7 +154,7 @@ template <bool AT_HAND> struct Matrix : Messages<Matrix<AT_HAND>, AT_HAND> {
 };
 
 // What is wrong with this rank's own splits, if anything is: by every thread alike.
-template <bool AT_HAND> __device__ __attribute__((noinline)) inline Finding find_wrong(const Matrix<AT_HAND>& m) {
+template <bool AT_HAND> __device__ __attribute__((noinline)) inline Finding find_wrong(const Matrix<AT_HAND> m) {
   u64 sum = 0;
   Finding found{};
 #pragma unroll 1
@@ -291,7 +291,7 @@ SYMMEM_FN bool place_rows(const Matrix<true>& m) {
 // The verdict where there is trouble: the first rank whose splits are wrong; else the first whose output has no
 // room, unless rows are dropped then, which are counted. Every thread of the block calls it, and all blocks of all
 // ranks get the same.
-__device__ __attribute__((noinline)) inline Verdict settle(const Matrix<true>& m) {
+__device__ __attribute__((noinline)) inline Verdict settle(const Matrix<true> m) {
   const Verdict found = first_finding(m);
   if (found.rank != 0) return found;
 #pragma unroll 1
@@ -311,7 +311,7 @@ __device__ __attribute__((noinline)) inline Verdict settle(const Matrix<true>& m
 
 // Goes over the bins of a target in the order of its output, by one warp: enters where this rank's rows go; or tells
 // what this rank receives, which is the target then. How many rows the output needs.
-__device__ __attribute__((noinline)) inline u64 walk(const Matrix<false>& m, u32 target, bool tells) {
+__device__ __attribute__((noinline)) inline u64 walk(const Matrix<false> m, u32 target, bool tells) {
   const Vdev& p = m.p;
   const bool by_bin = p.by_bin != 0;
   const u32 majors = m.majors(), minors = m.minors();

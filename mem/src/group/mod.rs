@@ -473,13 +473,26 @@ impl Group {
     ) -> Result<Option<&T>, E> {
         let slot = &self.0.slots[layer as usize];
         if slot.get().is_none() {
-            // A lock for each layer: making one's may use the layers below, never itself.
-            let _making = self.0.making[layer as usize].lock();
-            if slot.get().is_none() {
-                let _ = slot.set(Box::new(make()?));
-            }
+            self.fill(layer, make)?;
         }
         Ok(slot.get().and_then(|kept| kept.downcast_ref()))
+    }
+
+    /// Out of line: every call of every layer comes by the slot, and what is made can be large.
+    #[cold]
+    #[inline(never)]
+    fn fill<T: Any + Send + Sync, E>(
+        &self,
+        layer: Layer,
+        make: impl FnOnce() -> Result<T, E>,
+    ) -> Result<(), E> {
+        // A lock for each layer: making one's may use the layers below, never itself.
+        let _making = self.0.making[layer as usize].lock();
+        let slot = &self.0.slots[layer as usize];
+        if slot.get().is_none() {
+            let _ = slot.set(Box::new(make()?));
+        }
+        Ok(())
     }
 
     pub(crate) fn world(&self) -> &Arc<World> {

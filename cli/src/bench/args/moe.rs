@@ -1,6 +1,7 @@
 //! The command line of `symmem bench moe`.
 
 use clap::ValueEnum;
+use symmem::moe::Route;
 use symmem::prelude::*;
 
 use super::{ArgsError, Sizeable, named};
@@ -43,6 +44,9 @@ pub struct MoeArgs {
     /// Rows that each expert's begin at a multiple of, of the layouts compact and vdev; 0 for none
     #[arg(long, value_name = "ROWS", default_value_t = 0)]
     align: u64,
+    /// How rows come to their ranks
+    #[arg(long, value_enum, default_value_t = RouteName::Auto)]
+    route: RouteName,
     /// What to measure
     #[arg(long, value_name = "PART[,PART..]", value_delimiter = ',', default_value = "dispatch,combine,round",
         value_parser = named(Part::ALL, Part::name))]
@@ -61,6 +65,17 @@ enum LayoutName {
     /// As compact, by the pair all_to_all_vdev_2d and all_to_all_vdev_2d_offset, of rows that the
     /// caller has put in the order of experts: a row for each choice travels
     Vdev,
+}
+
+/// A way, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum RouteName {
+    /// What is faster, by a table
+    Auto,
+    /// Each token to the ranks that it goes to
+    Direct,
+    /// All tokens are shown to all ranks: on CPUs
+    Gathered,
 }
 
 impl MoeArgs {
@@ -87,6 +102,11 @@ impl MoeArgs {
             dtype: self.dtype,
             quantised: self.quantised,
             arrangement,
+            route: match self.route {
+                RouteName::Auto => Route::Auto,
+                RouteName::Direct => Route::Direct,
+                RouteName::Gathered => Route::Gathered,
+            },
             seed: Seed::new(all.seed),
         };
         let mut moe = Moe::new(setting, self.align, &self.tokens, &self.parts)?;

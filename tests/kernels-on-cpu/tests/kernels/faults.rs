@@ -103,7 +103,7 @@ pub const FAULTS: &[Fault] = faults! {
     "lines_not_awaited": Vdev "packets",
         "vdev.cu" "return lines.poll(from, u, step.epoch);" => "lines.poll(from, u, step.epoch); return true;";
     "lines_where_lanes_scrub": Vdev "mixed",
-        "vdev.cuh" " || scrub_due(step.epoch)) return;" => ") return;";
+        "vdev.cuh" "if (AT_HAND && !scrub_due(step.epoch)) most_lines" => "if (AT_HAND) most_lines";
     "lines_that_both_ranks_count_differently": Vdev "packets",
         "vdev.cuh" "source != m.me && total <= m.most_lines;" => "source != m.me && total < m.most_lines;";
     "last_rows_in_lines_left_out": Vdev "packets",
@@ -123,7 +123,7 @@ pub const FAULTS: &[Fault] = faults! {
     "verdicts_told_without_releasing_them": Vdev "packets",
         "messages.cuh" "store_release(&status->rank, verdict.rank);" => "store_relaxed(&status->rank, verdict.rank);";
     "scrubs_that_spare_messages_nobody_wrote": Vdev "packets",
-        "vdev.cu" "m.staged ? 0 : m.words, moves" => "lane.packet_count, moves";
+        "vdev.cu" "m.is_staged() ? 0 : m.words, moves" => "lane.packet_count, moves";
     "warps_that_begin_in_part": Routing "mismatch",
         "dispatch.cu" "if (block_any(!enter(lane, step))) return;" => "if (!enter(lane, step)) return;";
     // Of routed rows.
@@ -164,7 +164,7 @@ pub const FAULTS: &[Fault] = faults! {
     "tokens_of_a_dispatch_before": Routing "routed",
         "dispatch.cu" "  if (warp_thread() == 0) store_element<u64>(pointer<u64>(r.tokens), m.tokens.count);\n" => "";
     "scrubs_that_spare_counts_nobody_wrote": Routing "routed",
-        "dispatch.cu" "m.staged || !anew ? 0 : m.words, moves" => "!anew ? 0 : lane.packet_count, moves";
+        "dispatch.cu" "m.is_staged() || !anew ? 0 : m.words, moves" => "!anew ? 0 : lane.packet_count, moves";
     "scales_of_quantised_rows_by_a_reciprocal": Routing "routed",
         "routing.cuh" "bits_of(x[i] / divisor)" => "bits_of(x[i] * (1.0f / divisor))";
     "elements_past_the_largest_not_clamped": Routing "routed",
@@ -196,7 +196,7 @@ pub const FAULTS: &[Fault] = faults! {
         "landing.cu" "Used{ALL, 0, of_group}" => "Used{ALL, 0, true}";
     // Found by delays of one rank.
     "stalled_scrubs_of_messages_that_are_awaited": Vdev "late_blocks",
-        "vdev.cu" "m.staged ? 0 : m.words, moves" => "0, moves";
+        "vdev.cu" "m.is_staged() ? 0 : m.words, moves" => "0, moves";
     "stalled_rows_not_awaited": Vdev "stalls",
         "messages.cuh" "  return await_flags(lane, step, gate, ROWS, from);\n" => "  (void)gate, (void)from;\n  return true;\n";
     "stalled_routed_rows_not_awaited": Routing "stalls",

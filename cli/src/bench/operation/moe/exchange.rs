@@ -99,7 +99,8 @@ impl<'a> Exchange<'a> {
         let Exchange { x, rows, scales, .. } = self;
         match &self.way {
             Way::Routed { routing, indices, weights } => {
-                let mut call = routing.dispatch(x, indices, rows);
+                let route = self.placement.setting.route;
+                let mut call = routing.dispatch(x, indices, rows).route(route);
                 if let Some(scales) = scales {
                     call = call.quantised(scales);
                 }

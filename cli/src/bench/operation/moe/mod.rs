@@ -16,6 +16,7 @@ mod rows;
 
 use serde::Serialize;
 use symmem::hal::types::Bytes;
+use symmem::moe::Route;
 
 use exchange::Exchange;
 use placement::{Placement, Traffic};
@@ -85,6 +86,9 @@ impl Moe {
         }
         if by_splits && quantised {
             return Err(RoutesError::Quantised);
+        }
+        if by_splits && setting.route != Route::Auto {
+            return Err(RoutesError::Route);
         }
         if arrangement.align() != align {
             return Err(RoutesError::Align);
@@ -176,8 +180,13 @@ impl Operation for Moe {
             align => format!(" aligned to {align}"),
         };
         let graph = if self.graph { ", in graphs" } else { "" };
+        let route = match self.setting.route {
+            Route::Direct => ", direct",
+            Route::Gathered => ", gathered",
+            _ => "",
+        };
         format!(
-            "tokens of {hidden} {dtype}{quantised}, top {top_k} of {experts} experts, skew {skew}, {}{align}{graph}",
+            "tokens of {hidden} {dtype}{quantised}, top {top_k} of {experts} experts, skew {skew}, {}{align}{route}{graph}",
             arrangement.name()
         )
     }
@@ -487,6 +496,8 @@ mod tests {
         assert_eq!(refused(vdev, 0), RoutesError::Uneven { experts: 8, ranks: 3 });
         let quantised = Setting { ranks: 4, quantised: true, ..vdev };
         assert_eq!(refused(quantised, 0), RoutesError::Quantised);
+        let routed = Setting { ranks: 4, route: Route::Direct, ..vdev };
+        assert_eq!(refused(routed, 0), RoutesError::Route);
         let padded = Setting { arrangement: Arrangement::Padded, ..setting };
         assert_eq!(refused(padded, 8), RoutesError::Align);
         for hidden in [u64::MAX, u64::MAX / 4] {

@@ -4,6 +4,7 @@
 //! `tools/compare/moe.py` has the same.
 
 use symmem::hal::types::{DType, RankSet};
+use symmem::moe::Route;
 use symmem::prelude::*;
 
 use crate::bench::check::{Seed, mix};
@@ -55,6 +56,8 @@ pub struct Setting {
     /// Whether rows are dispatched as f8e4m3.
     pub quantised: bool,
     pub arrangement: Arrangement,
+    /// How rows come to their ranks.
+    pub route: Route,
     pub seed: Seed,
 }
 
@@ -81,6 +84,8 @@ pub enum RoutesError {
     Uneven { experts: usize, ranks: usize },
     #[error("--layout vdev moves rows as they are: without --quantised")]
     Quantised,
+    #[error("--layout vdev has one way: without --route")]
+    Route,
     #[error("--align is of the layouts compact and vdev")]
     Align,
     #[error(
@@ -280,6 +285,7 @@ pub(super) mod tests {
             dtype: DType::BF16,
             quantised: false,
             arrangement: Arrangement::Compact { align: 0 },
+            route: Route::Auto,
             seed: Seed::new(0),
         }
     }
