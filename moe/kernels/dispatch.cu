@@ -75,22 +75,30 @@ template <bool AT_HAND> SYMMEM_FN void count_all(Counts<AT_HAND>& m) {
 // Goes over the bins of a target, by one warp: where this rank's rows for them begin, of those that are at hand from
 // `window` on; or, of this rank's own bins, how many rows it receives and where those begin. How many rows are
 // needed beyond what there is room for, or 0.
-template <bool AT_HAND> __device__ __attribute__((noinline)) inline u64 place_bins(const Counts<AT_HAND> m, u32 target, u32 window, bool tells) {
-  const Routed& r = m.p.routed;
-  const Shape& shape = m.tokens.shape;
+template <bool AT_HAND>
+__device__ __attribute__((noinline)) inline u64 place_bins(const Dispatch& p, Shared& shared, u32 parity, u32 target, u32 window, bool tells) {
+  const Routed& r = p.routed;
+  const u32 me = p.lane.rank, words = Counts<AT_HAND>::words_of(p);
+  const Shape shape(p.lane, r);
+  // As `Counts` has them.
+  auto rows = [&](u32 source, u32 bin) {
+    if constexpr (AT_HAND) return shared.words[source * words + HEAD + bin];
+    else if (source == me) return load_element<u64>(pointer<u64>(r.counts) + bin);
+    else return load_element<u64>(pointer<u64>(staging_from(p.lane, parity, source)) + HEAD + bin);
+  };
   const u32 first = (u32)shape.first(target), last = (u32)shape.first(target + 1), groups = shape.groups();
   const bool padded = r.layout == PADDED;
   const u64 room = padded ? r.rows : r.capacity;
-  Counted& c = m.shared.counted;
+  Counted& c = shared.counted;
   u64 next = 0, over = 0, dropped = 0;
 #pragma unroll 1
   for (u32 base = first; base < last; base += 32) {
     const u32 bin = base + warp_thread(), group = bin - first;
     u64 total = 0, before = 0;
 #pragma unroll 1
-    for (u32 source = 0; bin < last && source < m.world; source++) {
-      if (source == m.me) before = total;
-      total = add(total, m.rows(source, bin));
+    for (u32 source = 0; bin < last && source < shape.world; source++) {
+      if (source == me) before = total;
+      total = add(total, rows(source, bin));
     }
     u64 length = bin < last ? total : 0;
     if (!padded && r.rows > 1) {
@@ -134,7 +142,7 @@ template <bool AT_HAND> SYMMEM_FN Verdict judge(const Counts<AT_HAND>& m) {
     u64 overflow = NOTHING, needed = 0;
 #pragma unroll 1
     for (u32 target = warp_index(); target < m.world; target += warps) {
-      const u64 rows = place_bins(m, target, 0, false);
+      const u64 rows = place_bins<AT_HAND>(m.p, m.shared, m.parity, target, 0, false);
       if (overflow == NOTHING && rows != 0) overflow = target, needed = rows;
     }
     if (warp_thread() == 0) m.shared.overflow[warp_index()] = overflow, m.shared.needed[warp_index()] = needed;
@@ -157,7 +165,7 @@ template <bool AT_HAND> SYMMEM_FN void place_part(const Counts<AT_HAND>& m) {
     if (!AT_HAND && base != 0) {
       count_rows(m.tokens, base);
       if (!by_rank && is_worker())
-        for (u32 target = warp_index(); target < m.world; target += workers() / 32) place_bins(m, target, base, false);
+        for (u32 target = warp_index(); target < m.world; target += workers() / 32) place_bins<AT_HAND>(m.p, m.shared, m.parity, target, base, false);
       block_sync();
     }
     if (warp_index() == 0) {
@@ -179,7 +187,7 @@ template <bool AT_HAND> SYMMEM_FN void tell(const Counts<AT_HAND>& m) {
       store_element<u64>(groups + m.world + source, source * r.max_tokens);
     }
   } else {
-    place_bins(m, m.me, 0, true);
+    place_bins<AT_HAND>(m.p, m.shared, m.parity, m.me, 0, true);
   }
   if (warp_thread() == 0) store_element<u64>(pointer<u64>(r.tokens), m.tokens.count);
 }
