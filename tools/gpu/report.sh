@@ -132,7 +132,7 @@ for part; do
     memcheck-moe | racecheck-moe)
         for layout in vdev compact padded rank-major; do
             step "$part-$layout" 100 "${sanitizer[@]}" --tool "${part%-moe}" \
-                ./symmem bench moe --backend cuda --ranks 2 --threads --layout "$layout" --tokens 1,33 --hidden 1000 --experts 7 \
+                ./symmem bench moe --backend cuda --ranks 2 --threads --layout "$layout" --tokens 1,33 --hidden 1000 --experts 6 \
                 --top-k 3 --iterations 3 --batch 3
         done
         ;;
