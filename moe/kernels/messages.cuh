@@ -2,7 +2,7 @@
 // then.
 //
 // Block 0 of every rank sends every peer one message, of as many words everywhere; every block of the peer reads
-// all of them and computes for itself what follows, so that no block waits for another of its grid. A message
+// all of them and computes for itself what follows: none waits for another of its grid before rows move. A message
 // also says that its writer is in the call, so that its output may be written. Messages stay where they are until
 // the second operation after this one, so that nobody copies them who has read them.
 

@@ -34,7 +34,6 @@ struct Shape {
   SYMMEM_FN u64 first(u32 rank) const { return quotient(rank * experts, world); }
   SYMMEM_FN u32 owner(u64 expert) const { return (u32)quotient((expert + 1) * world - 1, experts); }
   SYMMEM_FN u32 bins() const { return by_rank ? world : (u32)experts; }
-  SYMMEM_FN u32 bin(u64 expert) const { return by_rank ? owner(expert) : (u32)expert; }
   // What a rank is told of what it receives.
   SYMMEM_FN u32 groups() const { return by_rank ? world : (u32)quotient(experts + world - 1, world); }
 };

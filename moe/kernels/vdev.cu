@@ -13,7 +13,9 @@ namespace vdev {
 
 // ---------------------------------------------------------------------------------- verdict
 
-// The same of what is not at hand: places all bins on the way.
+// The first rank whose splits are wrong; else the first whose output has no room, unless rows are dropped then.
+// Places all rows on the way. Every thread of the block calls it, and all blocks of all ranks get the same.
+SYMMEM_FN Verdict judge(const Matrix<true>& m) { return SYMMEM_UNLIKELY(block_any(place_rows(m))) ? settle(m) : Verdict{}; }
 SYMMEM_FN Verdict judge(const Matrix<false>& m) {
   const Verdict found = first_finding(m);
   if (found.rank != 0) return found;
@@ -36,7 +38,6 @@ SYMMEM_FN Verdict judge(const Matrix<false>& m) {
   if (overflow == NOTHING || m.p.drop) return Verdict{};
   return Verdict{overflow + 1, finding(OVERFLOW, 0, needed, m.capacity((u32)overflow))};
 }
-SYMMEM_FN Verdict judge(const Matrix<true>& m) { return SYMMEM_UNLIKELY(block_any(place_rows(m))) ? settle(m) : Verdict{}; }
 
 // What is told of a call that moves nothing, by block 0.
 template <bool AT_HAND> SYMMEM_FN void refuse(const Matrix<AT_HAND>& m, const Verdict& verdict) {
@@ -278,9 +279,6 @@ SYMMEM_FN Finding look_at(const Matrix<true>& m, u64 ahead) {
   return SYMMEM_UNLIKELY(block_any(begin_rows(m))) ? find_wrong(m) : Finding{};
 }
 
-SYMMEM_FN void tell(const Matrix<false>& m) { walk(m, m.me, true); }
-SYMMEM_FN void tell(const Matrix<true>&) {}
-
 template <bool AT_HAND> SYMMEM_FN void exchange(const Vdev& p, Shared& shared, Headers& headers) {
   const Lane& lane = p.lane;
   Matrix<AT_HAND> m(p, shared);
@@ -305,7 +303,9 @@ template <bool AT_HAND> SYMMEM_FN void exchange(const Vdev& p, Shared& shared, H
     moves = verdict.rank == 0;
     if (moves) {
       if (is_worker()) ok = move_rows(m, step, sends);
-      else if (!AT_HAND && block_index() == 0) tell(m);
+      // What is at hand has been told with its places.
+      if constexpr (!AT_HAND)
+        if (!is_worker() && block_index() == 0) walk(m, m.me, true);
       ok = part_directly(m, step, ok);
     } else if (block_index() == 0) {
       refuse(m, verdict);

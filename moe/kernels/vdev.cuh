@@ -120,21 +120,18 @@ template <bool AT_HAND> struct Matrix : Messages<Matrix<AT_HAND>, AT_HAND> {
     return p.by_bin ? rows(major, target, minor) : rows(minor, target, major);
   }
 
-  // The entries of a target, and after them how many pieces it has. Without room in `shared` they are in this
-  // rank's own staging, after the messages: no rank has one for itself, so that some have two targets' entries.
+  // The entries of a target, and after them how many pieces it has: at hand, or in this rank's own staging, after the
+  // messages: no rank has one for itself, so that some have two targets' entries.
   SYMMEM_FN u64 entry_at(u32 target, u32 bin) const {
     const u32 places = world > 1 ? world - 1 : 1, place = target < places ? target : target - places;
     const u64 messages = ((u64)words * 8 + 31) / 32 * 32, slot = target < places ? 0 : minor + 1;
     return p.lane.own + p.lane.staging + (parity * places + place) * p.lane.staging_unit + messages + (slot + bin) * sizeof(Entry);
   }
+  // Of those in staging.
   SYMMEM_FN void set_entry(u32 target, u32 bin, const Entry& entry) const {
-    if constexpr (AT_HAND) {
-      shared.entries[target * (minor + 1) + bin] = entry;
-    } else {
-      u64* at = pointer<u64>(entry_at(target, bin));
-      store_element<u64>(at, entry.from), store_element<u64>(at + 1, entry.to);
-      store_element<u64>(at + 2, entry.bytes), store_element<u64>(at + 3, entry.first);
-    }
+    u64* at = pointer<u64>(entry_at(target, bin));
+    store_element<u64>(at, entry.from), store_element<u64>(at + 1, entry.to);
+    store_element<u64>(at + 2, entry.bytes), store_element<u64>(at + 3, entry.first);
   }
   SYMMEM_FN Entry entry(u32 target, u32 bin) const {
     if constexpr (AT_HAND) return shared.entries[target * (minor + 1) + bin];

@@ -1,6 +1,8 @@
 //! How a call is spread over a grid: a function of agreed values alone, since blocks of equal index
 //! exchange data.
 
+use symmem_sync::gpu::{WARP_LINES, WARP_VECTORS};
+
 use crate::choice::UNIT;
 
 /// Threads of a warp. The last one of a block exchanges headers and flags, the others move payload.
@@ -20,9 +22,6 @@ const AHEAD: u32 = 1;
 
 /// Chunks of a block's ring of staging: a flag says what the round before has read.
 const RING: u32 = 2 * AHEAD + 2;
-
-/// Vectors of a warp that are in 16 lines, of which each has a word of its own.
-const WARP_VECTORS: u64 = 124;
 
 /// What a grid can be made of, equal on every rank.
 #[derive(Clone, Copy, Debug)]
@@ -146,7 +145,7 @@ fn units(bytes: u64) -> u64 {
 
 /// Lines of so many bytes: those of whole warps.
 pub(super) fn line_count(bytes: u64) -> u64 {
-    units(bytes) * 16
+    units(bytes) * WARP_LINES
 }
 
 /// Through staging: every rank's part, a chunk at a time.
@@ -198,12 +197,19 @@ pub(super) fn direct(bytes: u64, room: Room) -> Cut {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::LINES_CUH;
 
     /// What a workspace of 56 MiB has for two ranks.
     const ROOM: Room = Room { blocks: 128, staging: 19_000_000 / 128 * 128 };
 
     fn shape(cut: Cut) -> (u32, u32, u64) {
         (cut.blocks, cut.threads(), cut.chunk)
+    }
+
+    #[test]
+    fn lines_are_those_of_the_kernels() {
+        let sizes = format!("VECTORS = {WARP_VECTORS}, BYTES = {WARP_LINES} * 128;");
+        assert_eq!(LINES_CUH.1.matches(&sizes).count(), 1);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use symmem_hal::types::Bytes;
 use symmem_hal::{Capture, Grid, KeepAlive};
 use symmem_mem::Failure;
 use symmem_mem::call::{Operation, Signature};
-use symmem_sync::gpu::SymmemLane;
+use symmem_sync::gpu::{SymmemLane, WARP_LINES, WARP_VECTORS};
 use symmem_sync::{Capacities, Issue};
 
 use super::plan::GpuPlan;
@@ -29,9 +29,6 @@ pub(super) const NOT_PREPARED: &str = "call prepare_moe before the capture";
 /// Bytes of a rank's rows for others that go in lines, at most: with its splits, to whoever has yet to say where
 /// they belong. More rows are faster stored there at once.
 const LINE_BYTES: u64 = 8 << 20;
-
-/// Lines that a warp has at a time, and the bytes that they carry.
-const UNIT: (u64, u64) = (16, 124 * 16);
 
 /// Bytes of an entry in staging: where the rows for one bin of one rank go.
 const ENTRY: u64 = 32;
@@ -80,8 +77,7 @@ fn most_lines(capacities: &Capacities, row: u64) -> u64 {
     if row == 0 || !row.is_multiple_of(16) {
         return 0;
     }
-    let (lines, bytes) = UNIT;
-    let room = u64::from(capacities.line_count()) / lines * bytes;
+    let room = u64::from(capacities.line_count()) / WARP_LINES * WARP_VECTORS * 16;
     room.min(LINE_BYTES / (capacities.world() as u64 - 1).max(1)) / row
 }
 

@@ -23,11 +23,14 @@ const RECORD: u64 = 16;
 /// same bytes in half the traffic.
 const MAX_PACKETS: u64 = 1 << 16;
 
-/// Lines that a warp stores at a time, of 124 vectors of 16 bytes.
-const WARP_LINES: u64 = 16;
+/// Lines that a warp stores at a time.
+pub const WARP_LINES: u64 = 16;
+
+/// Vectors of 16 bytes in the lines that a warp stores at a time.
+pub const WARP_VECTORS: u64 = 124;
 
 /// Most lines of a writer for a reader and a parity: 8 MiB of payload.
-const MAX_LINES: u64 = (8_u64 << 20).div_ceil(124 * 16) * WARP_LINES;
+const MAX_LINES: u64 = (8_u64 << 20).div_ceil(WARP_VECTORS * 16) * WARP_LINES;
 
 /// Least packets, of which there are multiples so that two warps' stores fill them, and least staging,
 /// of a writer for a reader and a parity.

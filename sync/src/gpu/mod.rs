@@ -19,5 +19,5 @@ mod state;
 
 pub use args::{NEAR, SymmemLane};
 pub use kernels::{SIGNALS, SYMMEM_LANE_CUH, SYMMEM_STALLS_CUH, SYMMEM_SYNC_CUH, UNITS};
-pub use layout::GpuLayout;
+pub use layout::{GpuLayout, WARP_LINES, WARP_VECTORS};
 pub(crate) use state::{Called, Gpu, LaneMemory};
