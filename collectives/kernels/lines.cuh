@@ -16,6 +16,13 @@ namespace symmem {
 struct Lines {
   Vector v[4];
 
+  // Vectors that follow each other.
+  struct Row {
+    u64 from, count;
+    SYMMEM_FN bool has(u64 vector) const { return vector < count; }
+    SYMMEM_FN void* at(u64 vector) const { return pointer<void>(from + vector * 16); }
+  };
+
   static constexpr u32 VECTORS = 124, BYTES = 16 * 128;
 
   static SYMMEM_FN u32 me() { return thread_index() % 32; }
@@ -24,19 +31,19 @@ struct Lines {
   static SYMMEM_FN u64 first(u64 u) { return u * VECTORS + (is_last() ? 112 + me() / 8 * 3 : me() / 8 * 7 + me() % 8); }
   static SYMMEM_FN u32 apart() { return is_last() ? 1 : 28; }
 
-  // Of `count` vectors at an address, those of warp `u` that exist.
-  SYMMEM_FN void load(u64 from, u64 u, u64 count) {
+  // Of the vectors of `rows`, those of warp `u`: which there are, and where, by their index among all.
+  template <class Rows> SYMMEM_FN void load(const Rows& rows, u64 u) {
 #pragma unroll
     for (u32 k = 0; k < 4; k++) {
-      const u64 at = first(u) + k * apart();
-      v[k] = at < count && !(k == 3 && is_last()) ? load_vector(pointer<void>(from + at * 16)) : Vector{};
+      const u64 vector = first(u) + k * apart();
+      v[k] = rows.has(vector) && !(k == 3 && is_last()) ? load_vector(rows.at(vector)) : Vector{};
     }
   }
-  SYMMEM_FN void store(u64 to, u64 u, u64 count) const {
+  template <class Rows> SYMMEM_FN void store(const Rows& rows, u64 u) const {
 #pragma unroll
     for (u32 k = 0; k < 4; k++) {
-      const u64 at = first(u) + k * apart();
-      if (at < count && !(k == 3 && is_last())) store_vector(pointer<void>(to + at * 16), v[k]);
+      const u64 vector = first(u) + k * apart();
+      if (rows.has(vector) && !(k == 3 && is_last())) store_vector(rows.at(vector), v[k]);
     }
   }
   // By all threads of the warp at once.

@@ -203,8 +203,9 @@ template <u32 W> SYMMEM_FN void reduce_lines(const Plan& p) {
   Headers headers(lane, sync_thread());
   const u64 count = p.bytes / 16, units = (count + Lines::VECTORS - 1) / Lines::VECTORS;
   const u64 warps = workers() / 32, stride = grid_size() * warps, first = block_index() * warps + thread_index() / 32;
+  const Lines::Row input{p.input, count};
   Lines mine = {};
-  if (is_worker() && first < units) mine.load(p.input, first, count);
+  if (is_worker() && first < units) mine.load(input, first);
   Step step;
   if (!enter(lane, step)) return;
   bool ok = await_clear(lane, step);
@@ -215,7 +216,7 @@ template <u32 W> SYMMEM_FN void reduce_lines(const Plan& p) {
 #pragma unroll 1
     for (u64 u = first; ok && u < units + stride; u += stride) {
       const Lines now = mine;
-      if (u + stride < units) mine.load(p.input, u + stride, count);
+      if (u + stride < units) mine.load(input, u + stride);
       if (u < units)
         for_peers<W>(lane, [&](u32 r) {
           SYMMEM_STALL_WARP(lane.host, STALL_PUT_PACKET);
@@ -223,7 +224,7 @@ template <u32 W> SYMMEM_FN void reduce_lines(const Plan& p) {
         });
       if (u >= first + stride) {
         ok = fold_lines<W>(p, step, gate, u - stride, before);
-        if (ok) before.store(p.output, u - stride, count);
+        if (ok) before.store(Lines::Row{p.output, count}, u - stride);
       }
       before = now;
     }

@@ -89,6 +89,8 @@ SYMMEM_FN u32 warp_match(u32 mine) {
   for (u32 i = 0; i < 32; i++) same |= (u32)(warp_read(mine, i) == mine) << i;
   return same;
 }
+// A bit for each thread of the warp that says so. All 32 come here.
+SYMMEM_FN u32 warp_vote(bool mine) { return (u32)(__builtin_amdgcn_ballot_w64(mine) >> (thread_index() % 64 / 32 * 32)); }
 SYMMEM_FN u32 count_ones(u32 bits) { return (u32)__builtin_popcount(bits); }
 #else
 SYMMEM_FN u32 thread_index() { return threadIdx.x; }
@@ -102,6 +104,8 @@ SYMMEM_FN void warp_sync() { __syncwarp(); }
 SYMMEM_FN bool warp_all(bool mine) { return __all_sync(~0u, mine); }
 // A bit for each thread of the warp that has the same value. All 32 come here.
 SYMMEM_FN u32 warp_match(u32 mine) { return __match_any_sync(~0u, mine); }
+// A bit for each thread of the warp that says so. All 32 come here.
+SYMMEM_FN u32 warp_vote(bool mine) { return __ballot_sync(~0u, mine); }
 SYMMEM_FN u32 count_ones(u32 bits) { return __popc(bits); }
 // What the thread of that index in its warp says. All 32 come here.
 SYMMEM_FN u32 warp_read(u32 mine, u32 thread) { return __shfl_sync(~0u, mine, (int)thread); }

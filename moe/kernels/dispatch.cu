@@ -241,10 +241,10 @@ SYMMEM_FN void spread_rows(const Dispatch& p, u64 first, u64 end, const PartOfRo
   const u64 mine = first + warp_thread();
   const bool is_first = mine < end && word(mine, 2) == mine;
   u64 next = is_first ? word(mine, 3) : NOWHERE;
-  u32 threads = threads_that(next < p.routed.capacity);
+  u32 threads = warp_vote(next < p.routed.capacity);
   // Whoever wrote them, rows have no end of places.
 #pragma unroll 1
-  for (u32 n = 0; n < p.routed.choices && threads != 0; n += CHAIN, threads = threads_that(next < p.routed.capacity)) {
+  for (u32 n = 0; n < p.routed.choices && threads != 0; n += CHAIN, threads = warp_vote(next < p.routed.capacity)) {
     // Of every thread's row the next few places, which are all on their way together.
     u64 places[CHAIN];
 #pragma unroll

@@ -71,10 +71,6 @@ template <class T, class Join> SYMMEM_FN T of_warp(T mine, Join join) {
   for (u32 step = 1; step < 32; step *= 2) mine = join(mine, warp_read(mine, warp_thread() ^ step));
   return mine;
 }
-// A bit for each of a warp's threads that says so.
-SYMMEM_FN u32 threads_that(bool mine) {
-  return of_warp(mine ? 1u << warp_thread() : 0, [](u32 a, u32 b) { return a | b; });
-}
 // The sum of the values of the threads before this one, and of all.
 SYMMEM_FN u64 sum_before(u64 mine, u64& all) {
   const u32 t = warp_thread();

@@ -290,7 +290,7 @@ template <class Act> SYMMEM_FN void for_targets(const Tokens& t, u64 token, Act 
 #pragma unroll 4
     for (u32 k = 0; k < end; k++) is_first &= warp_read(rank, k) != rank || k >= warp_thread();
     for (u32 i = 0; i < base; i++) is_first &= rank_of(t.place(first + i)) != rank;
-    u32 targets = threads_that(is_first);
+    u32 targets = warp_vote(is_first);
 #pragma unroll 1
     for (u32 k = 0; targets != 0; k++, targets >>= 1) {
       if ((targets & 1) == 0) continue;

@@ -28,13 +28,13 @@ SYMMEM_FN Verdict judge(const Matrix<false>& m) {
       if (overflow == NOTHING && rows > m.capacity(target)) overflow = target, needed = rows;
     }
     // By warp.
-    if (warp_thread() == 0) m.shared.totals[warp_index()] = overflow, m.shared.needed[warp_index()] = needed;
+    if (warp_thread() == 0) m.shared.totals[warp_index()] = overflow, m.shared.lengths[warp_index()] = needed;
   }
   block_sync();
   u64 overflow = NOTHING, needed = 0;
 #pragma unroll 1
   for (u32 w = 0; w < warps; w++)
-    if (m.shared.totals[w] < overflow) overflow = m.shared.totals[w], needed = m.shared.needed[w];
+    if (m.shared.totals[w] < overflow) overflow = m.shared.totals[w], needed = m.shared.lengths[w];
   if (overflow == NOTHING || m.p.drop) return Verdict{};
   return Verdict{overflow + 1, finding(OVERFLOW, 0, needed, m.capacity((u32)overflow))};
 }
@@ -48,15 +48,14 @@ template <bool AT_HAND> SYMMEM_FN void refuse(const Matrix<AT_HAND>& m, const Ve
 
 // ------------------------------------------------------------------------------------- rows
 
-// The last bin that begins at `at`, or before it: of those from `low` on, by where they begin.
-template <bool AT_HAND, class First> SYMMEM_FN u32 bin_of(const Matrix<AT_HAND>& m, First first, u64 at, u32 low) {
-  u32 high = m.minor - 1;
-  while (low < high) {
-    const u32 middle = low + (high - low + 1) / 2;
-    if (first(middle) <= at) low = middle;
-    else high = middle - 1;
+// The last bin that begins at `at` or before it, by where they begin, from `low` on, which does. By a warp.
+template <class First> SYMMEM_FN u32 bin_of(u32 bins, First first, u64 at, u32 low) {
+#pragma unroll 1
+  for (;;) {
+    const u32 bin = low + warp_thread(), found = count_ones(warp_vote(bin < bins && first(bin) <= at));
+    low += found - 1;
+    if (SYMMEM_LIKELY(found != 32)) return low;
   }
-  return low;
 }
 
 // One target's pieces, in the order in which a warp sends some of them.
@@ -66,13 +65,23 @@ struct Pieces {
   u64 output;
 };
 
-template <bool AT_HAND> SYMMEM_FN void send_piece(const Matrix<AT_HAND>& m, Pieces& of, u64 index) {
-  SYMMEM_STALL_WARP(m.lane.host, STALL_PUT_DATA);
+// Where a piece lies in the input, and where it goes: of its bytes those that are kept, once that is known.
+struct Move {
+  u64 from, to;
+  u32 bytes;
+};
+template <bool AT_HAND> SYMMEM_FN Move move_of(const Matrix<AT_HAND>& m, Pieces& of, u64 index) {
   const u64 piece = index - of.before;
-  of.bin = bin_of(m, [&](u32 bin) { return m.first_piece(of.target, bin); }, piece, of.bin);
+  of.bin = bin_of(m.minor, [&](u32 bin) { return m.first_piece(of.target, bin); }, piece, of.bin);
   const Entry entry = m.entry(of.target, of.bin);
   const u64 at = (piece - entry.first) * PIECE;
-  copy_piece(m.p.input + entry.from + at, of.output + entry.to + at, (u32)least(entry.bytes - at, PIECE));
+  return Move{m.p.input + entry.from + at, of.output + entry.to + at, at < entry.bytes ? (u32)least(entry.bytes - at, PIECE) : 0};
+}
+
+template <bool AT_HAND> SYMMEM_FN void send_piece(const Matrix<AT_HAND>& m, Pieces& of, u64 index) {
+  SYMMEM_STALL_WARP(m.lane.host, STALL_PUT_DATA);
+  const Move move = move_of(m, of, index);
+  copy_piece(move.from, move.to, move.bytes);
 }
 
 // Rows straight to their places: the pieces of the next rank first, and between them this rank's own, which
@@ -135,65 +144,88 @@ struct Units {
   }
 };
 
-// A warp's vectors of rows that go to a rank: where those of one bin begin, if any there are.
+// Vectors of a warp, of rows that go to a rank or come from one, by where those of each bin begin.
 struct Outgoing {
-  const Matrix<true>& m;
   const Entry* entries;
-  u64 begin, end;  // of the warp's
+  u64 input;
 
-  SYMMEM_FN Outgoing(const Matrix<true>& m, u32 rank, u32 u) : m(m), entries(m.shared.entries + rank * (m.minor + 1)), begin(u * Lines::VECTORS), end(least(begin + Lines::VECTORS, m.shared.out[rank])) {}
-  SYMMEM_FN u32 bin(u64 vector) const {
-    return bin_of(m, [&](u32 bin) { return entries[bin].first; }, vector, 0);
-  }
-  SYMMEM_FN u64 base(u32 bin) const { return m.p.input + entries[bin].from - entries[bin].first * 16; }
-  SYMMEM_FN u64 last(u32 bin) const { return entries[bin + 1].first; }
-  // The caller may have changed offsets since they were looked at.
-  SYMMEM_FN bool is_inside(u32 bin) const { return entries[bin].from + (last(bin) - entries[bin].first) * 16 <= m.p.input_rows * m.p.row; }
+  SYMMEM_FN Outgoing(const Matrix<true>& m, u32 rank) : entries(m.shared.entries + rank * (m.minor + 1)), input(m.p.input) {}
+  SYMMEM_FN u32 first(u32 bin) const { return (u32)entries[bin].first; }
+  SYMMEM_FN u32 end(u32 bin) const { return first(bin + 1); }
+  // Where the first of all vectors would be, were they all of the bin.
+  SYMMEM_FN u64 base(u32 bin) const { return input + entries[bin].from - entries[bin].first * 16; }
 };
-
-// The same of rows that come from a rank.
 struct Incoming {
-  const Matrix<true>& m;
   const Run* runs;
-  u64 begin, end;
+  u64 output;
 
-  SYMMEM_FN Incoming(const Matrix<true>& m, u32 rank, u32 u) : m(m), runs(m.shared.runs + rank * (m.minor + 1)), begin(u * Lines::VECTORS), end(least(begin + Lines::VECTORS, m.shared.in[rank])) {}
-  SYMMEM_FN u32 bin(u64 vector) const {
-    return bin_of(m, [&](u32 bin) { return runs[bin].first; }, vector, 0);
-  }
-  SYMMEM_FN u64 base(u32 bin) const { return m.p.output + runs[bin].to - runs[bin].first * 16; }
+  SYMMEM_FN Incoming(const Matrix<true>& m, u32 rank) : runs(m.shared.runs + rank * (m.minor + 1)), output(m.p.output) {}
+  SYMMEM_FN u32 first(u32 bin) const { return runs[bin].first; }
+  // Of those that are kept.
+  SYMMEM_FN u32 end(u32 bin) const { return runs[bin].end; }
+  SYMMEM_FN u64 base(u32 bin) const { return output + runs[bin].to - runs[bin].first * 16ull; }
 };
 
-// Vectors of several bins, or at addresses of none: one by one.
+// Where a warp's vectors are: of two bins, mostly, or of one that is both.
+struct Span {
+  u64 low, high;               // the base of either
+  u32 low_end, high_end, all;  // what each ends with, and the warp's vectors
+  u32 next;                    // the first of the other bin
+  bool is_simple;              // whether there are no more bins, and all are at addresses of vectors
+
+  template <class Rows> SYMMEM_FN Span(const Rows& rows, u32 bins, u32 u, u32 count) {
+    const u32 begin = u * Lines::VECTORS;
+    all = (u32)least(begin + Lines::VECTORS, count);
+    auto first = [&](u32 bin) { return rows.first(bin); };
+    u32 bin = bin_of(bins, first, begin, 0);
+    low = high = rows.base(bin), low_end = high_end = rows.end(bin), next = rows.first(bin + 1);
+    if (next < all) {
+      bin = bin_of(bins, first, next, bin + 1);
+      high = rows.base(bin), high_end = rows.end(bin);
+    }
+    is_simple = all <= rows.first(bin + 1) && (low | high) % 16 == 0;
+  }
+  // Whether it is one of them, and is kept.
+  SYMMEM_FN bool has(u64 vector) const { return vector < all && vector < (vector < next ? low_end : high_end); }
+  SYMMEM_FN void* at(u64 vector) const { return pointer<void>((vector < next ? low : high) + vector * 16); }
+};
+
+// Vectors of many bins, or at addresses of none: one by one.
+template <class Rows> SYMMEM_FN u32 scattered_bin(const Rows& rows, u32 bins, u64 vector) {
+  u32 low = 0, high = bins - 1;
+  while (low < high) {
+    const u32 middle = low + (high - low + 1) / 2;
+    if (rows.first(middle) <= vector) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
 __device__ __attribute__((noinline)) inline Lines load_scattered(const Matrix<true> m, u32 rank, u32 u) {
-  const Outgoing rows(m, rank, u);
+  const Outgoing rows(m, rank);
   Lines lines{};
 #pragma unroll
   for (u32 k = 0; k < 4; k++) {
     const u64 at = Lines::first(u) + k * Lines::apart();
-    if (at >= rows.end || (k == 3 && Lines::is_last())) continue;
-    const u32 bin = rows.bin(at);
-    if (rows.is_inside(bin)) lines.v[k] = load_any(runs_of(rows.base(bin) + at * 16, 16, 16), 0, 16);
+    if (at >= m.shared.out[rank] || (k == 3 && Lines::is_last())) continue;
+    lines.v[k] = load_any(runs_of(rows.base(scattered_bin(rows, m.minor, at)) + at * 16, 16, 16), 0, 16);
   }
   return lines;
 }
 __device__ __attribute__((noinline)) inline void store_scattered(const Matrix<true> m, u32 rank, u32 u, Lines lines) {
-  const Incoming rows(m, rank, u);
+  const Incoming rows(m, rank);
 #pragma unroll
   for (u32 k = 0; k < 4; k++) {
     const u64 at = Lines::first(u) + k * Lines::apart();
-    if (at >= rows.end || (k == 3 && Lines::is_last())) continue;
-    const u32 bin = rows.bin(at);
-    if (at < rows.runs[bin].end) store_any(runs_of(rows.base(bin) + at * 16, 16, 16), 0, 16, lines.v[k]);
+    if (at >= m.shared.in[rank] || (k == 3 && Lines::is_last())) continue;
+    const u32 bin = scattered_bin(rows, m.minor, at);
+    if (at < rows.end(bin)) store_any(runs_of(rows.base(bin) + at * 16, 16, 16), 0, 16, lines.v[k]);
   }
 }
 
 SYMMEM_FN void send_unit(const Matrix<true>& m, u32 epoch, u32 rank, u32 u) {
-  const Outgoing rows(m, rank, u);
-  const u32 bin = rows.bin(rows.begin);
-  const u64 base = rows.base(bin);
+  const Span span(Outgoing(m, rank), m.minor, u, m.shared.out[rank]);
   Lines lines;
-  if (SYMMEM_LIKELY(rows.end <= rows.last(bin) && base % 16 == 0 && rows.is_inside(bin))) lines.load(base, u, rows.end);
+  if (SYMMEM_LIKELY(span.is_simple)) lines.load(span, u);
   else lines = load_scattered(m, rank, u);
   SYMMEM_STALL_WARP(m.lane.host, STALL_PUT_PACKET);
   lines.put(lines_to(m.lane, epoch & 1, rank), u, epoch);
@@ -201,14 +233,12 @@ SYMMEM_FN void send_unit(const Matrix<true>& m, u32 epoch, u32 rank, u32 u) {
 
 // False if the wait ended without it.
 SYMMEM_FN bool take_unit(const Matrix<true>& m, const Step& step, Gate& gate, u32 rank, u32 u) {
+  const Span span(Incoming(m, rank), m.minor, u, m.shared.in[rank]);
   Lines lines;
   const u64 from = lines_from(m.lane, step.parity, rank);
   SYMMEM_STALL_WARP(m.lane.host, STALL_POLL_PACKET);
   if (!await<true>(m.lane, step.epoch, gate, rank, [&] { return lines.poll(from, u, step.epoch); })) return false;
-  const Incoming rows(m, rank, u);
-  const u32 bin = rows.bin(rows.begin);
-  const u64 base = rows.base(bin);
-  if (SYMMEM_LIKELY(rows.end <= rows.runs[bin].end && base % 16 == 0)) lines.store(base, u, rows.end);
+  if (SYMMEM_LIKELY(span.is_simple)) lines.store(span, u);
   else store_scattered(m, rank, u, lines);
   return true;
 }
@@ -225,65 +255,95 @@ SYMMEM_FN bool take_unit(const Matrix<true>&, const Step&, Gate&, u32, u32) { re
 
 #endif
 
-// Moves all rows, once the verdict is that they go; false if what was to come has not. By the workers of the block.
-SYMMEM_FN bool move_rows(const Matrix<false>& m, const Step&, Units&) {
-  send_rows(m);
-  return true;
+// Whether rows for some peer, or of some peer, are stored straight where they belong. By whole warps.
+template <class Is> SYMMEM_FN bool any_peer(const Lane& lane, Is is) {
+  bool any = false;
+  for (u32 r = warp_thread(); r < lane.world; r += 32) any |= r != lane.rank && is(r);
+  return warp_vote(any) != 0;
 }
-SYMMEM_FN bool move_rows(const Matrix<true>& m, const Step& step, Units& sends) {
-  bool direct = false;
-#pragma unroll 1
-  for (u32 r = 0; r < m.world; r++) direct |= r != m.me && !m.goes_in_lines(r);
-  // With this rank's own.
-  if (direct) send_rows(m);
-  const u64 own = direct ? 0 : m.first_piece(m.me, m.minor), warps = (u64)grid_size() * (workers() / 32);
-  Pieces mine{m.me, 0, 0, own, m.p.output};
-  Units takes;
-  Gate gate;
-  bool more = true, ok = true;
-  // What goes now comes a turn later: the link is never without work.
-#pragma unroll 1
-  for (u64 piece = block_index() + (u64)grid_size() * warp_index(); ok && more; piece += warps) {
-    more = sends.find(m, m.shared.out);
-    if (more) send_unit(m, step.epoch, sends.rank(m), sends.take());
-    if (piece < own) {
-      send_piece(m, mine, piece);
-      more = true;
-    }
-    if (takes.find(m, m.shared.in)) {
-      ok = take_unit(m, step, gate, takes.rank(m), takes.take());
-      more = true;
+
+// The rows of one call on their way. By the workers of the block.
+template <bool AT_HAND> struct Moves {
+  const Matrix<AT_HAND>& m;
+  bool direct;  // whether all go straight to their places, with this rank's own
+  Units sends;
+  // A piece of this rank's own rows, which is here before it is known where it goes.
+  Pieces mine;
+  u64 own, piece;
+  Piece held;
+
+  SYMMEM_FN Moves(const Matrix<AT_HAND>& m) : m(m), direct(true), mine{m.me, 0, 0, 0, m.p.output}, own(0), piece(block_index() + (u64)grid_size() * warp_index()) {}
+
+  // Once this rank's splits have been looked at.
+  SYMMEM_FN void begin(const Step& step) {
+    if constexpr (AT_HAND) {
+      direct = any_peer(m.lane, [&](u32 r) { return !m.goes_in_lines(r); });
+      if (sends.find(m, m.shared.out)) send_unit(m, step.epoch, sends.rank(m), sends.take());
+      if (direct) return;
+      own = m.first_piece(m.me, m.minor);
+      hold();
     }
   }
-  return ok;
-}
+  SYMMEM_FN void hold() {
+    if (piece >= own) return;
+    const Move move = move_of(m, mine, piece);
+    held.load(move.from, move.bytes);
+  }
+
+  // Once the verdict is that they go; false if what was to come has not.
+  SYMMEM_FN bool finish(const Step& step) {
+    if (direct) send_rows(m);
+    bool ok = true;
+    if constexpr (AT_HAND) {
+      Units takes;
+      Gate gate;
+      bool more = true;
+      // What goes now comes a turn later: the link is never without work.
+#pragma unroll 1
+      while (ok && more) {
+        more = sends.find(m, m.shared.out);
+        if (more) send_unit(m, step.epoch, sends.rank(m), sends.take());
+        if (piece < own) {
+          SYMMEM_STALL_WARP(m.lane.host, STALL_PUT_DATA);
+          const Move move = move_of(m, mine, piece);
+          held.store(move.to, move.bytes);
+          piece += (u64)grid_size() * (workers() / 32);
+          hold();
+          more = true;
+        }
+        if (takes.find(m, m.shared.in)) {
+          ok = take_unit(m, step, gate, takes.rank(m), takes.take());
+          more = true;
+        }
+      }
+    }
+    return ok;
+  }
+};
 
 // Tells the ranks to whom rows were stored directly, and awaits those that have stored some here.
 template <bool AT_HAND> SYMMEM_FN bool part_directly(const Matrix<AT_HAND>& m, const Step& step, bool ok) {
-  bool direct = false;
-#pragma unroll 1
-  for (u32 r = 0; r < m.world; r++) direct |= r != m.me && !(m.goes_in_lines(r) && m.comes_in_lines(r));
-  if (!direct) return ok;
   auto to = [&](u32 r) { return !m.goes_in_lines(r); };
   auto from = [&](u32 r) { return !m.comes_in_lines(r); };
+  if (!any_peer(m.lane, [&](u32 r) { return to(r) || from(r); })) return ok;
   return part(m.lane, step, to, from) && ok;
 }
 
-// Looks at this rank's own splits, which are at hand then, if any are. Every thread of the block calls it, `ahead`
-// with the split of its index, and all get the same.
-SYMMEM_FN Finding look_at(const Matrix<false>& m, u64) { return find_wrong(m); }
-SYMMEM_FN Finding look_at(const Matrix<true>& m, u64 ahead) {
-#pragma unroll 1
-  for (u32 i = thread_index(); i < m.splits; i += block_size()) m.keep(m.me, HEAD + i, i == thread_index() ? ahead : m.own_split(i));
-  block_sync();
-  return SYMMEM_UNLIKELY(block_any(begin_rows(m))) ? find_wrong(m) : Finding{};
+// Looks at this rank's own splits, which are at hand then, if any are. Every thread of the block calls it, and all
+// get the same.
+SYMMEM_FN Finding look_at(const Matrix<false>& m, const Ahead&) { return find_wrong(m); }
+SYMMEM_FN Finding look_at(const Matrix<true>& m, const Ahead& ahead) {
+  if (SYMMEM_LIKELY(!block_any(begin_rows(m, ahead)))) return Finding{};
+  const Finding found = find_wrong(m);
+  // Unless the caller has changed them meanwhile.
+  return found.what != 0 ? found : finding(OUTSIDE_INPUT, 0, 0, m.p.input_rows);
 }
 
 template <bool AT_HAND> SYMMEM_FN void exchange(const Vdev& p, Shared& shared, Headers& headers) {
   const Lane& lane = p.lane;
   Matrix<AT_HAND> m(p, shared);
   // On its way while the epoch is.
-  const u64 ahead = thread_index() < m.splits ? m.own_split(thread_index()) : 0;
+  const Ahead ahead(m);
   Step step{};
   const bool entered = enter(lane, step);
   // A lane may be closed between two threads' looks; warps go on whole.
@@ -294,15 +354,15 @@ template <bool AT_HAND> SYMMEM_FN void exchange(const Vdev& p, Shared& shared, H
   if (!await_clear(lane, step)) return;
   announce(m, step, headers);
   // Few rows are on their way before this rank has heard of any other. Of wrong splits none goes.
-  Units sends;
-  if constexpr (AT_HAND)
-    if (is_worker() && m.wrong.what == 0 && sends.find(m, shared.out)) send_unit(m, step.epoch, sends.rank(m), sends.take());
+  Moves<AT_HAND> moving(m);
+  if (is_worker() && m.wrong.what == 0) moving.begin(step);
   bool ok = hear(m, step, headers), moves = false;
   if (ok) {
     const Verdict verdict = judge(m);
     moves = verdict.rank == 0;
     if (moves) {
-      if (is_worker()) ok = move_rows(m, step, sends);
+      // What `judge` has placed is there for all.
+      if (is_worker()) ok = moving.finish(step);
       // What is at hand has been told with its places.
       if constexpr (!AT_HAND)
         if (!is_worker() && block_index() == 0) walk(m, m.me, true);

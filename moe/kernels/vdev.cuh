@@ -49,12 +49,12 @@ struct alignas(16) Entry {
 // Rows for one of this rank's bins that come in lines.
 struct Run {
   u64 to;     // where they begin in the output
-  u64 first;  // vectors of the bins before,
-  u64 end;    // and of the last row that is kept, and all before
+  u32 first;  // vectors of the bins before,
+  u32 end;    // and of the last row that is kept, and all before
 };
 
 // What a block has at hand of messages and of what follows from them, where all of it fits: of at most so many ranks.
-constexpr u32 SHARED_WORDS = 2304, SHARED_ENTRIES = 448, SHARED_RANKS = 64;
+constexpr u32 SHARED_WORDS = 2304, SHARED_ENTRIES = 368, SHARED_RANKS = 64;
 
 // Of rows that do not go in lines.
 constexpr u32 DIRECT = ~0u;
@@ -62,11 +62,14 @@ constexpr u32 DIRECT = ~0u;
 struct Shared {
   Entry entries[SHARED_ENTRIES];  // by target and bin, and one for the end of each target's
   Run runs[SHARED_ENTRIES];       // the same by source
-  u64 totals[SHARED_ENTRIES];     // rows, by target and major bin
+  // What is before each, and the sum of all after the last: rows of this rank by target and bin, rows for this rank by
+  // source and bin, rows that outputs are long by target and major bin.
+  u64 sent[SHARED_ENTRIES], received[SHARED_ENTRIES], lengths[SHARED_ENTRIES];
+  u64 totals[SHARED_ENTRIES];     // rows, by target and major bin; until those are known, pieces before, as `sent`
+  u64 sums[2][SHARED_ENTRIES / 32 + 1];
   u64 words[SHARED_WORDS];
-  // By rank: vectors that go there in lines, and that come from there; rows that its output lacks room for.
+  // By rank: vectors that go there in lines, and that come from there.
   u32 out[SHARED_RANKS], in[SHARED_RANKS];
-  u64 needed[SHARED_RANKS];
 };
 static_assert(sizeof(Shared) <= 48 << 10, "what every device has");
 
@@ -88,9 +91,11 @@ template <bool AT_HAND> struct Matrix : Messages<Matrix<AT_HAND>, AT_HAND> {
   SYMMEM_FN Matrix(const Vdev& p, Shared& shared)
       : Base(p.lane, HEAD + p.lane.world * p.minor, shared.words), p(p), shared(shared), minor(p.minor), splits(words - HEAD), most_lines(0), wrong{} {}
 
+  // Of rows of some bytes no rank has as many, nor of padding, that sums overflow.
   static SYMMEM_FN bool fits(const Vdev& p) {
     const u32 world = p.lane.world, splits = world * p.minor, majors = p.by_bin ? world : p.minor;
-    return world <= SHARED_RANKS && fit_at_hand(p.lane, HEAD + splits, SHARED_WORDS) && splits + world <= SHARED_ENTRIES && world * majors <= SHARED_ENTRIES;
+    return world <= SHARED_RANKS && fit_at_hand(p.lane, HEAD + splits, SHARED_WORDS) && splits + world <= SHARED_ENTRIES && world * majors < SHARED_ENTRIES &&
+           p.row != 0 && p.align >> 32 == 0;
   }
 
   SYMMEM_FN void begin(const Step& step) {
@@ -175,112 +180,196 @@ SYMMEM_FN u64 length_of(const Vdev& p, u64 rows) {
 
 // -------------------------------------------------------------------------- placement, at hand
 
+// Sums over values that the block's warps have, 32 at a time: a step for each power of two, where threads that add up
+// what is before would each wait for one word after the other.
+
+// Chunks of 32, of so many values and of what comes after the last.
+SYMMEM_FN u32 chunks_of(u32 count) { return count / 32 + 1; }
+
+// By a warp: of the values of a chunk, the sum of those before each; of all of them.
+SYMMEM_FN void sum_chunk(u64* before, u64* sums, u32 chunk, u32 count, u64 mine) {
+  u64 sum = mine;
+#pragma unroll
+  for (u32 step = 1; step < 32; step *= 2) {
+    const u64 lower = warp_read(sum, warp_thread() - (warp_thread() < step ? 0 : step));
+    sum += warp_thread() < step ? 0 : lower;
+  }
+  const u32 i = chunk * 32 + warp_thread();
+  if (i <= count) before[i] = sum - mine;
+  if (warp_thread() == 31) sums[chunk] = sum;
+}
+// By the block, once all chunks are there: adds the chunks before.
+SYMMEM_FN void join_chunks(u64* before, const u64* sums, u32 count) {
+#pragma unroll 1
+  for (u32 i = 32 + thread_index(); i <= count; i += block_size()) {
+    u64 sum = 0;
+#pragma unroll 1
+    for (u32 chunk = 0; chunk < i / 32; chunk++) sum += sums[chunk];
+    before[i] += sum;
+  }
+}
+
+SYMMEM_FN u64 pieces_of(u64 bytes) { return (bytes + PIECE - 1) / PIECE; }
+
+// The split of a thread's index, by target and bin, and where its rows begin if an offset says so: on their way
+// before the kernel knows that it is to go on.
+struct Ahead {
+  u32 target;
+  u64 rows, from;
+
+  SYMMEM_FN Ahead(const Matrix<false>&) : target(0), rows(0), from(0) {}
+  SYMMEM_FN Ahead(const Matrix<true>& m) : Ahead(m, thread_index()) {}
+  SYMMEM_FN Ahead(const Matrix<true>& m, u32 c) : target(c / m.minor), rows(0), from(0) {
+    if (c >= m.splits) return;
+    const u32 i = m.input(target, c - target * m.minor);
+    rows = m.own_split(i);
+    if (m.p.in_offsets != 0) from = load_element<u64>(pointer<u64>(m.p.in_offsets) + i);
+  }
+};
+
 // Where this rank's rows for each bin of each rank begin in the input, and which go in lines. Every thread of the
-// block calls it, once the splits are at hand; whether this thread has found something wrong with them.
-SYMMEM_FN bool begin_rows(const Matrix<true>& m) {
+// block calls it; whether this thread has found something wrong with the splits, or with where they begin.
+SYMMEM_FN bool begin_rows(const Matrix<true>& m, const Ahead& ahead) {
   const Vdev& p = m.p;
-  const u64* own = m.shared.words + m.me * m.words + HEAD;
-  const u64 vectors = p.row / 16;
+  Shared& s = m.shared;
+  const u32 chunks = chunks_of(m.splits);
+#pragma unroll 1
+  for (u32 c = thread_index(); c < 32 * chunks; c += block_size()) {
+    const Ahead split = c == thread_index() ? ahead : Ahead(m, c);
+    if (c < m.splits) m.keep(m.me, HEAD + m.input(split.target, c - split.target * m.minor), split.rows);
+    sum_chunk(s.sent, s.sums[0], c / 32, m.splits, split.rows);
+    sum_chunk(s.totals, s.sums[1], c / 32, m.splits, pieces_of(split.rows * p.row));
+  }
+  block_sync();
+  if (SYMMEM_UNLIKELY(chunks > 1)) {
+    join_chunks(s.sent, s.sums[0], m.splits);
+    join_chunks(s.totals, s.sums[1], m.splits);
+    block_sync();
+  }
   bool wrong = false;
 #pragma unroll 1
   for (u32 c = thread_index(); c < m.splits; c += block_size()) {
-    const u32 target = c / m.minor, bin = c - target * m.minor, i = m.input(target, bin);
-    const u64 rows = own[i];
-    u64 before = 0, pieces = 0, total = 0, from = 0;
-#pragma unroll 1
-    for (u32 b = 0; b < m.minor; b++) {
-      const u64 found = own[m.input(target, b)];
-      total = add(total, found);
-      if (b >= bin) continue;
-      before = add(before, found);
-      pieces += (found * p.row + PIECE - 1) / PIECE;
-    }
-    if (p.in_offsets != 0) {
-      from = load_element<u64>(pointer<u64>(p.in_offsets) + i);
-      // Where a split has no rows, its offset means nothing.
-      wrong |= rows != 0 && (from >> 63 != 0 || add(from, rows) > p.input_rows);
-    } else {
-      // Of splits that are by rank, those of the ranks before.
-      from = before;
-#pragma unroll 1
-      for (u32 k = 0; k < target * m.minor; k++) from = add(from, own[k]);
-      wrong |= add(from, rows) > p.input_rows;
-    }
-    wrong |= rows >> 63 != 0;
+    const Ahead split = c == thread_index() ? ahead : Ahead(m, c);
+    const u32 target = split.target, first = target * m.minor, end = first + m.minor;
+    const u64 total = s.sent[end] - s.sent[first], vectors = p.row / 16;
+    const u64 rows = s.sent[c + 1] - s.sent[c], from = p.in_offsets != 0 ? split.from : s.sent[c];
+    // Where a split has no rows, its offset means nothing. A negative one of either is past any input.
+    wrong |= rows > p.input_rows || (rows != 0 && from > p.input_rows - rows);
     const bool lines = m.most_lines != 0 && target != m.me && total <= m.most_lines;
-    Entry* entries = m.shared.entries + target * (m.minor + 1);
-    entries[bin] = Entry{from * p.row, 0, 0, lines ? before * vectors : pieces};
-    if (bin != m.minor - 1) continue;
-    entries[m.minor] = Entry{0, 0, 0, lines ? total * vectors : pieces + (rows * p.row + PIECE - 1) / PIECE};
-    m.shared.out[target] = lines ? (u32)(total * vectors) : DIRECT;
+    Entry* entries = s.entries + first + target;
+    auto before = [&](u32 i) { return lines ? (s.sent[i] - s.sent[first]) * vectors : s.totals[i] - s.totals[first]; };
+    entries[c - first] = Entry{from * p.row, 0, rows * p.row, before(c)};
+    if (c + 1 != end) continue;
+    entries[m.minor] = Entry{0, 0, 0, before(end)};
+    s.out[target] = lines ? (u32)(total * vectors) : DIRECT;
   }
   return wrong;
 }
 
+// What the rows for one bin of a target come to, in the order of its output.
+SYMMEM_FN u64 total_of(const Matrix<true>& m, u32 target, u32 major) {
+  Shared& s = m.shared;
+  const bool by_bin = m.p.by_bin != 0;
+  const u32 minors = m.minors();
+  u64 total = 0;
+#pragma unroll 1
+  for (u32 first = 0; first < minors; first += 4) {
+    u64 rows[4];
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) rows[k] = first + k < minors ? m.rows_at(target, major, first + k) : 0;
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) {
+      const u32 source = first + k;
+      // Rows of the sources before, of those that are this rank's, and of those that come here.
+      if (!by_bin && source < minors) {
+        if (source == m.me) s.entries[target * (m.minor + 1) + major].to = total;
+        if (target == m.me) s.runs[source * (m.minor + 1) + major].to = total;
+      }
+      total += rows[k];
+    }
+  }
+  return total;
+}
+
+// Where this rank's rows for a bin go, and how many of them; by one thread.
+SYMMEM_FN void place_sent(const Matrix<true>& m, u32 c) {
+  Shared& s = m.shared;
+  const u32 target = c / m.minor, first = target * m.minor, majors = m.majors();
+  const u32 major = m.p.by_bin ? m.me : c - first;
+  Entry& entry = s.entries[c + target];
+  const u64 before = m.p.by_bin ? s.sent[c] - s.sent[first] : entry.to;
+  const u64 at = s.lengths[target * majors + major] - s.lengths[target * majors] + before;
+  entry.to = at * m.p.row, entry.bytes = kept_rows(s.sent[c + 1] - s.sent[c], at, m.capacity(target)) * m.p.row;
+}
+
+// Where rows for this rank's bin come from a source, which block 0 tells; by one thread. Whether some are dropped.
+SYMMEM_FN bool place_received(const Matrix<true>& m, u32 c) {
+  const Vdev& p = m.p;
+  Shared& s = m.shared;
+  const u32 source = c / m.minor, first = source * m.minor, bin = c - first, majors = m.majors();
+  const u32 major = p.by_bin ? source : bin, minor = p.by_bin ? bin : source;
+  Run* runs = s.runs + first + source;
+  const u64 rows = s.received[c + 1] - s.received[c], before = s.received[c] - s.received[first], vectors = p.row / 16;
+  const u64 at = s.lengths[m.me * majors + major] - s.lengths[m.me * majors] + (p.by_bin ? before : runs[bin].to);
+  const u64 kept = kept_rows(rows, at, m.capacity(m.me));
+  if (block_index() == 0) {
+    u64* out = pointer<u64>(p.out_splits) + major * m.minors() + minor;
+    store_element<u64>(out, kept);
+    store_element<u64>(out + m.splits, at);
+  }
+  runs[bin] = Run{at * p.row, (u32)(before * vectors), (u32)((before + kept) * vectors)};
+  if (bin == m.minor - 1) {
+    const u64 total = before + rows;
+    const bool lines = m.most_lines != 0 && source != m.me && total <= m.most_lines;
+    runs[m.minor] = Run{0, (u32)(total * vectors), (u32)(total * vectors)};
+    s.in[source] = lines ? (u32)(total * vectors) : DIRECT;
+  }
+  return kept != rows;
+}
+
+// How many rows an output needs up to a major bin's last, if it has any: of what `place_rows` has summed.
+SYMMEM_FN u64 needed_by(const Matrix<true>& m, u32 target, u32 major) {
+  const u32 first = target * m.majors(), c = first + major;
+  return m.shared.totals[c] != 0 ? m.shared.lengths[c] - m.shared.lengths[first] + m.shared.totals[c] : 0;
+}
+
 // Where rows go, of this rank and to this rank, and whether all fit; tells what this rank receives. Every thread of
 // the block calls it, once all messages are at hand; whether this thread has found that some do not, or that a
-// rank's splits are wrong.
+// rank's splits are wrong: of that nothing that has been summed means anything.
 SYMMEM_FN bool place_rows(const Matrix<true>& m) {
   const Vdev& p = m.p;
   Shared& s = m.shared;
-  const bool by_bin = p.by_bin != 0;
-  const u32 majors = m.majors(), minors = m.minors(), cells = 2 * m.splits;
-  const u64 vectors = p.row / 16;
+  const u32 majors = m.majors(), cells = m.world * majors, warps = block_size() / 32;
+  const u32 of_cells = chunks_of(cells), of_splits = chunks_of(m.splits);
 #pragma unroll 1
-  for (u32 c = thread_index(); c < m.world * majors; c += block_size()) {
-    const u32 target = c / majors, major = c - target * majors;
-    u64 total = 0;
-#pragma unroll 1
-    for (u32 k = 0; k < minors; k++) total = add(total, m.rows_at(target, major, k));
-    s.totals[c] = total;
+  for (u32 chunk = warp_index(); chunk < of_cells + of_splits; chunk += warps) {
+    const bool is_cell = chunk < of_cells;
+    const u32 c = (is_cell ? chunk : chunk - of_cells) * 32 + warp_thread();
+    u64 rows = 0;
+    if (is_cell && c < cells) {
+      const u64 total = s.totals[c] = total_of(m, c / majors, c % majors);
+      rows = length_of(p, total);
+    } else if (!is_cell && c < m.splits) {
+      rows = m.rows(c / m.minor, m.me, c % m.minor);
+    }
+    sum_chunk(is_cell ? s.lengths : s.received, s.sums[!is_cell], c / 32, is_cell ? cells : m.splits, rows);
   }
   block_sync();
+  if (SYMMEM_UNLIKELY(of_cells > 1 || of_splits > 1)) {
+    join_chunks(s.lengths, s.sums[0], cells);
+    join_chunks(s.received, s.sums[1], m.splits);
+    block_sync();
+  }
   bool trouble = false;
 #pragma unroll 1
-  for (u32 c = thread_index(); c < cells + m.world; c += block_size()) {
-    // Rows of this rank for another, then rows of another for this one, then outputs as a whole.
-    const bool is_output = c >= cells, comes = !is_output && c >= m.splits;
-    const u32 i = is_output ? c - cells : comes ? c - m.splits : c, rank = is_output ? i : i / m.minor, bin = i - rank * m.minor;
-    const u32 source = comes ? rank : m.me, target = comes ? m.me : rank;
-    const u32 major = is_output ? majors : by_bin ? source : bin, minor = by_bin ? bin : source;
-    u64 at = 0, needed = 0;
-#pragma unroll 1
-    for (u32 k = 0; k < major; k++) {
-      const u64 total = s.totals[target * majors + k];
-      if (total != 0) needed = add(at, total);
-      at = add(at, length_of(p, total));
+  for (u32 chunk = warp_index(); chunk < 2 * of_splits + of_cells; chunk += warps) {
+    const u32 kind = chunk < of_splits ? 0 : chunk < 2 * of_splits ? 1 : 2, c = (chunk - kind * of_splits) * 32 + warp_thread();
+    if (kind == 0 && c < m.splits) place_sent(m, c);
+    if (kind == 1 && c < m.splits) trouble |= place_received(m, c);
+    if (kind == 2 && c < cells) {
+      const u32 target = c / majors;
+      trouble |= m.word(target, 1) != 0 || needed_by(m, target, c - target * majors) > m.capacity(target);
     }
-    const u64 capacity = m.capacity(target);
-    if (is_output) {
-      s.needed[target] = needed > capacity ? needed : 0;
-      trouble |= needed > capacity || m.word(target, 1) != 0;
-      continue;
-    }
-#pragma unroll 1
-    for (u32 k = 0; k < minor; k++) at = add(at, m.rows_at(target, major, k));
-    const u64 rows = m.rows(source, target, bin), kept = kept_rows(rows, at, capacity);
-    if (!comes) {
-      Entry& entry = s.entries[target * (m.minor + 1) + bin];
-      entry.to = at * p.row, entry.bytes = kept * p.row;
-      continue;
-    }
-    // Dropped.
-    trouble |= kept != rows;
-    if (block_index() == 0) {
-      u64* out = pointer<u64>(p.out_splits) + major * minors + minor;
-      store_element<u64>(out, kept);
-      store_element<u64>(out + m.splits, least(at, ~0ull >> 1));
-    }
-    u64 before = 0;
-#pragma unroll 1
-    for (u32 k = 0; k < bin; k++) before = add(before, m.rows(source, target, k));
-    Run* runs = s.runs + source * (m.minor + 1);
-    runs[bin] = Run{at * p.row, before * vectors, (before + kept) * vectors};
-    if (bin != m.minor - 1) continue;
-    const u64 total = add(before, rows);
-    const bool lines = m.most_lines != 0 && source != m.me && total <= m.most_lines;
-    runs[m.minor] = Run{0, total * vectors, total * vectors};
-    s.in[source] = lines ? (u32)(total * vectors) : DIRECT;
   }
   return trouble;
 }
@@ -292,8 +381,12 @@ __device__ __attribute__((noinline)) inline Verdict settle(const Matrix<true> m)
   const Verdict found = first_finding(m);
   if (found.rank != 0) return found;
 #pragma unroll 1
-  for (u32 r = 0; r < m.world && !m.p.drop; r++)
-    if (m.shared.needed[r] != 0) return Verdict{r + 1, finding(OVERFLOW, 0, m.shared.needed[r], m.capacity(r))};
+  for (u32 r = 0; r < m.world && !m.p.drop; r++) {
+    u64 needed = 0;
+#pragma unroll 1
+    for (u32 major = 0; major < m.majors(); major++) needed = most(needed, needed_by(m, r, major));
+    if (needed > m.capacity(r)) return Verdict{r + 1, finding(OVERFLOW, 0, needed, m.capacity(r))};
+  }
   if (block_index() != 0 || thread_index() != 0) return Verdict{};
   u64 dropped = 0;
 #pragma unroll 1

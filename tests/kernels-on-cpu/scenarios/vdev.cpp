@@ -186,7 +186,7 @@ Expected Routing::expect(const Round& round) const {
 
 Routing::Routing(Random& random, const Setting& setting, u32 most_splits) : world(setting.world) {
   form = (Form)random.below(3);
-  minor = form == FLAT ? 1 : random.of({1u, 2u, 3u, 4u, 7u, 33u, 70u});
+  minor = form == FLAT ? 1 : random.of({1u, 2u, 3u, 4u, 7u, 12u, 33u, 70u});
   minor = std::clamp(minor, 1u, std::max(1u, most_splits / world));
   splits = world * minor;
   align = form == FLAT ? 0 : form == BACK ? random.of({0u, 0u, 0u, 4u}) : random.of({1u, 1u, 2u, 8u, 0u});
@@ -204,9 +204,9 @@ Routing::Routing(Random& random, const Setting& setting, u32 most_splits) : worl
   for (u32 r = 0; r < world; r++) {
     Wide needed = 0;
     for (const Round& round : rounds) needed = std::max(needed, place(round, r, at));
-    const Wide fits = random.of({needed, needed, needed, needed + 1 + random.below(5), needed / 2, needed > 0 ? needed - 1 : 0});
+    const Wide fits = random.of({needed, needed, needed, needed + 1 + random.below(5), needed / 2, needed / 4, needed > 0 ? needed - 1 : 0});
     // Most calls fit.
-    capacity.push_back((u64)std::min<Wide>(random.one_in(world) ? fits : std::max(fits, needed), row == 0 ? MOST : 1000));
+    capacity.push_back((u64)std::min<Wide>(drop || random.one_in(world) ? fits : std::max(fits, needed), row == 0 ? MOST : 1000));
     out.emplace_back(capacity[r] * row, offset);
     more_out.emplace_back(2 * splits * 8);
     in.emplace_back(input_rows[r] * row, random.one_in(2) ? 0 : random.below(16));

@@ -65,6 +65,12 @@ inline u32 warp_match(u32 mine) {
   for (u32 i = 0; i < 32; i++) same |= (u32)(warp_read(mine, i) == mine) << i;
   return same;
 }
+inline u32 warp_vote(bool mine) {
+  const u32 t = thread_index() % 32;
+  u32 bits = (u32)mine << t;
+  for (u32 step = 1; step < 32; step *= 2) bits |= warp_read(bits, t ^ step);
+  return bits;
+}
 inline u32 count_ones(u32 bits) { return (u32)__builtin_popcount(bits); }
 #define SYMMEM_SHARED(type, name) type& name = *static_cast<type*>(machine::shared(sizeof(type)))
 
