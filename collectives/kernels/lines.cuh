@@ -28,21 +28,21 @@ struct Lines {
   static SYMMEM_FN u32 me() { return thread_index() % 32; }
   static SYMMEM_FN bool is_last() { return me() % 8 == 7; }
   // This thread's vectors of the 124 of warp `u`: the first, and how far apart they are.
-  static SYMMEM_FN u64 first(u64 u) { return u * VECTORS + (is_last() ? 112 + me() / 8 * 3 : me() / 8 * 7 + me() % 8); }
+  template <class Index> static SYMMEM_FN Index first(Index u) { return u * VECTORS + (is_last() ? 112 + me() / 8 * 3 : me() / 8 * 7 + me() % 8); }
   static SYMMEM_FN u32 apart() { return is_last() ? 1 : 28; }
 
   // Of the vectors of `rows`, those of warp `u`: which there are, and where, by their index among all.
-  template <class Rows> SYMMEM_FN void load(const Rows& rows, u64 u) {
+  template <class Rows, class Index> SYMMEM_FN void load(const Rows& rows, Index u) {
 #pragma unroll
     for (u32 k = 0; k < 4; k++) {
-      const u64 vector = first(u) + k * apart();
+      const Index vector = first(u) + k * apart();
       v[k] = rows.has(vector) && !(k == 3 && is_last()) ? load_vector(rows.at(vector)) : Vector{};
     }
   }
-  template <class Rows> SYMMEM_FN void store(const Rows& rows, u64 u) const {
+  template <class Rows, class Index> SYMMEM_FN void store(const Rows& rows, Index u) const {
 #pragma unroll
     for (u32 k = 0; k < 4; k++) {
-      const u64 vector = first(u) + k * apart();
+      const Index vector = first(u) + k * apart();
       if (rows.has(vector) && !(k == 3 && is_last())) store_vector(rows.at(vector), v[k]);
     }
   }

@@ -141,15 +141,15 @@ template <class M> SYMMEM_FN void send_message(const M& m, const Step& step) {
   }
 }
 
-// All messages in packets, by the workers of a block; false if one did not come. A thread has the words of several
-// peers under way at once.
+// All messages in packets, by a block; false if one did not come. Most are short: then they are the sync warp's, while
+// the others do what needs none. A thread has the words of several peers under way at once.
 template <class M> SYMMEM_FN bool take_packets(const M& m, const Step& step) {
   constexpr u32 U = 4;
   const Lane& lane = m.lane;
   Gate gate;
   SYMMEM_STALL(lane.host, STALL_POLL_PACKET);
 #pragma unroll 1
-  for (u32 i = thread_index(); i < m.words; i += workers()) {
+  for (u32 i = is_worker() ? 32 + thread_index() : sync_thread(); i < m.words; i += block_size()) {
 #pragma unroll 1
     for (u32 first = 0; first < m.world; first += U) {
       u64 words[U];
@@ -196,9 +196,8 @@ template <class M> SYMMEM_FN void announce(const M& m, const Step& step, Headers
 // block calls it, and all get the same answer.
 template <class M> SYMMEM_FN bool hear(const M& m, const Step& step, Headers& headers) {
   const Lane& lane = m.lane;
-  bool ok = true;
-  if (!is_worker()) ok = headers.compare(lane, step, [&](u32 r) { return !m.is_staged() || poll_message(lane, step, r); });
-  else if (!m.is_staged()) ok = take_packets(m, step);
+  bool ok = m.is_staged() || take_packets(m, step);
+  if (!is_worker()) ok = ok && headers.compare(lane, step, [&](u32 r) { return !m.is_staged() || poll_message(lane, step, r); });
   return !block_any(!ok);
 }
 

@@ -65,17 +65,20 @@ struct Pieces {
   u64 output;
 };
 
-// Where a piece lies in the input, and where it goes: of its bytes those that are kept, once that is known.
+// Bytes of a bin's piece: of rows that are kept, once it is known which are.
+SYMMEM_FN u32 part_of(const Entry& entry, u64 offset) { return offset < entry.bytes ? (u32)least(entry.bytes - offset, PIECE) : 0; }
+
+// Where a piece is in its bin, where it lies in the input, and where it goes.
 struct Move {
-  u64 from, to;
+  u64 offset, from, to;
   u32 bytes;
 };
 template <bool AT_HAND> SYMMEM_FN Move move_of(const Matrix<AT_HAND>& m, Pieces& of, u64 index) {
   const u64 piece = index - of.before;
   of.bin = bin_of(m.minor, [&](u32 bin) { return m.first_piece(of.target, bin); }, piece, of.bin);
   const Entry entry = m.entry(of.target, of.bin);
-  const u64 at = (piece - entry.first) * PIECE;
-  return Move{m.p.input + entry.from + at, of.output + entry.to + at, at < entry.bytes ? (u32)least(entry.bytes - at, PIECE) : 0};
+  const u64 offset = (piece - entry.first) * PIECE;
+  return Move{offset, m.p.input + entry.from + offset, of.output + entry.to + offset, part_of(entry, offset)};
 }
 
 template <bool AT_HAND> SYMMEM_FN void send_piece(const Matrix<AT_HAND>& m, Pieces& of, u64 index) {
@@ -175,7 +178,7 @@ struct Span {
 
   template <class Rows> SYMMEM_FN Span(const Rows& rows, u32 bins, u32 u, u32 count) {
     const u32 begin = u * Lines::VECTORS;
-    all = (u32)least(begin + Lines::VECTORS, count);
+    all = begin + Lines::VECTORS < count ? begin + Lines::VECTORS : count;
     auto first = [&](u32 bin) { return rows.first(bin); };
     u32 bin = bin_of(bins, first, begin, 0);
     low = high = rows.base(bin), low_end = high_end = rows.end(bin), next = rows.first(bin + 1);
@@ -186,12 +189,12 @@ struct Span {
     is_simple = all <= rows.first(bin + 1) && (low | high) % 16 == 0;
   }
   // Whether it is one of them, and is kept.
-  SYMMEM_FN bool has(u64 vector) const { return vector < all && vector < (vector < next ? low_end : high_end); }
-  SYMMEM_FN void* at(u64 vector) const { return pointer<void>((vector < next ? low : high) + vector * 16); }
+  SYMMEM_FN bool has(u32 vector) const { return vector < all && vector < (vector < next ? low_end : high_end); }
+  SYMMEM_FN void* at(u32 vector) const { return pointer<void>((vector < next ? low : high) + vector * 16ull); }
 };
 
 // Vectors of many bins, or at addresses of none: one by one.
-template <class Rows> SYMMEM_FN u32 scattered_bin(const Rows& rows, u32 bins, u64 vector) {
+template <class Rows> SYMMEM_FN u32 scattered_bin(const Rows& rows, u32 bins, u32 vector) {
   u32 low = 0, high = bins - 1;
   while (low < high) {
     const u32 middle = low + (high - low + 1) / 2;
@@ -205,9 +208,9 @@ __device__ __attribute__((noinline)) inline Lines load_scattered(const Matrix<tr
   Lines lines{};
 #pragma unroll
   for (u32 k = 0; k < 4; k++) {
-    const u64 at = Lines::first(u) + k * Lines::apart();
+    const u32 at = Lines::first(u) + k * Lines::apart();
     if (at >= m.shared.out[rank] || (k == 3 && Lines::is_last())) continue;
-    lines.v[k] = load_any(runs_of(rows.base(scattered_bin(rows, m.minor, at)) + at * 16, 16, 16), 0, 16);
+    lines.v[k] = load_any(runs_of(rows.base(scattered_bin(rows, m.minor, at)) + at * 16ull, 16, 16), 0, 16);
   }
   return lines;
 }
@@ -215,10 +218,10 @@ __device__ __attribute__((noinline)) inline void store_scattered(const Matrix<tr
   const Incoming rows(m, rank);
 #pragma unroll
   for (u32 k = 0; k < 4; k++) {
-    const u64 at = Lines::first(u) + k * Lines::apart();
+    const u32 at = Lines::first(u) + k * Lines::apart();
     if (at >= m.shared.in[rank] || (k == 3 && Lines::is_last())) continue;
     const u32 bin = scattered_bin(rows, m.minor, at);
-    if (at < rows.end(bin)) store_any(runs_of(rows.base(bin) + at * 16, 16, 16), 0, 16, lines.v[k]);
+    if (at < rows.end(bin)) store_any(runs_of(rows.base(bin) + at * 16ull, 16, 16), 0, 16, lines.v[k]);
   }
 }
 
@@ -255,13 +258,6 @@ SYMMEM_FN bool take_unit(const Matrix<true>&, const Step&, Gate&, u32, u32) { re
 
 #endif
 
-// Whether rows for some peer, or of some peer, are stored straight where they belong. By whole warps.
-template <class Is> SYMMEM_FN bool any_peer(const Lane& lane, Is is) {
-  bool any = false;
-  for (u32 r = warp_thread(); r < lane.world; r += 32) any |= r != lane.rank && is(r);
-  return warp_vote(any) != 0;
-}
-
 // The rows of one call on their way. By the workers of the block.
 template <bool AT_HAND> struct Moves {
   const Matrix<AT_HAND>& m;
@@ -269,15 +265,15 @@ template <bool AT_HAND> struct Moves {
   Units sends;
   // A piece of this rank's own rows, which is here before it is known where it goes.
   Pieces mine;
-  u64 own, piece;
+  u64 own, piece, offset;  // in its bin
   Piece held;
 
-  SYMMEM_FN Moves(const Matrix<AT_HAND>& m) : m(m), direct(true), mine{m.me, 0, 0, 0, m.p.output}, own(0), piece(block_index() + (u64)grid_size() * warp_index()) {}
+  SYMMEM_FN Moves(const Matrix<AT_HAND>& m) : m(m), direct(true), mine{m.me, 0, 0, 0, m.p.output}, own(0), piece(block_index() + (u64)grid_size() * warp_index()), offset(0) {}
 
   // Once this rank's splits have been looked at.
   SYMMEM_FN void begin(const Step& step) {
     if constexpr (AT_HAND) {
-      direct = any_peer(m.lane, [&](u32 r) { return !m.goes_in_lines(r); });
+      direct = m.is_direct();
       if (sends.find(m, m.shared.out)) send_unit(m, step.epoch, sends.rank(m), sends.take());
       if (direct) return;
       own = m.first_piece(m.me, m.minor);
@@ -288,6 +284,7 @@ template <bool AT_HAND> struct Moves {
     if (piece >= own) return;
     const Move move = move_of(m, mine, piece);
     held.load(move.from, move.bytes);
+    offset = move.offset;
   }
 
   // Once the verdict is that they go; false if what was to come has not.
@@ -305,8 +302,8 @@ template <bool AT_HAND> struct Moves {
         if (more) send_unit(m, step.epoch, sends.rank(m), sends.take());
         if (piece < own) {
           SYMMEM_STALL_WARP(m.lane.host, STALL_PUT_DATA);
-          const Move move = move_of(m, mine, piece);
-          held.store(move.to, move.bytes);
+          const Entry entry = m.entry(m.me, mine.bin);
+          held.store(m.p.output + entry.to + offset, part_of(entry, offset));
           piece += (u64)grid_size() * (workers() / 32);
           hold();
           more = true;
@@ -323,9 +320,9 @@ template <bool AT_HAND> struct Moves {
 
 // Tells the ranks to whom rows were stored directly, and awaits those that have stored some here.
 template <bool AT_HAND> SYMMEM_FN bool part_directly(const Matrix<AT_HAND>& m, const Step& step, bool ok) {
+  if (!m.is_direct()) return ok;
   auto to = [&](u32 r) { return !m.goes_in_lines(r); };
   auto from = [&](u32 r) { return !m.comes_in_lines(r); };
-  if (!any_peer(m.lane, [&](u32 r) { return to(r) || from(r); })) return ok;
   return part(m.lane, step, to, from) && ok;
 }
 

@@ -59,6 +59,15 @@ constexpr u32 SHARED_WORDS = 2304, SHARED_ENTRIES = 368, SHARED_RANKS = 64;
 // Of rows that do not go in lines.
 constexpr u32 DIRECT = ~0u;
 
+// Quotients by one number, of at most as many as there are entries, as it is too: a multiplication.
+struct Divisor {
+  u32 inverse;
+
+  SYMMEM_FN explicit Divisor(u32 by) : inverse((1u << 20) / by + 1) {}
+  SYMMEM_FN u32 quotient(u32 of) const { return of * inverse >> 20; }
+};
+static_assert(SHARED_ENTRIES * SHARED_ENTRIES < 1 << 20, "where it is exact");
+
 struct Shared {
   Entry entries[SHARED_ENTRIES];  // by target and bin, and one for the end of each target's
   Run runs[SHARED_ENTRIES];       // the same by source
@@ -70,6 +79,7 @@ struct Shared {
   u64 words[SHARED_WORDS];
   // By rank: vectors that go there in lines, and that come from there.
   u32 out[SHARED_RANKS], in[SHARED_RANKS];
+  u32 direct;  // whether rows for some peer, or of some peer, do not go in lines
 };
 static_assert(sizeof(Shared) <= 48 << 10, "what every device has");
 
@@ -87,9 +97,10 @@ template <bool AT_HAND> struct Matrix : Messages<Matrix<AT_HAND>, AT_HAND> {
   u32 splits;      // of a rank
   u64 most_lines;  // in this epoch
   Finding wrong;
+  Divisor by_minor, by_majors;
 
   SYMMEM_FN Matrix(const Vdev& p, Shared& shared)
-      : Base(p.lane, HEAD + p.lane.world * p.minor, shared.words), p(p), shared(shared), minor(p.minor), splits(words - HEAD), most_lines(0), wrong{} {}
+      : Base(p.lane, HEAD + p.lane.world * p.minor, shared.words), p(p), shared(shared), minor(p.minor), splits(words - HEAD), most_lines(0), wrong{}, by_minor(p.minor), by_majors(majors()) {}
 
   // Of rows of some bytes no rank has as many, nor of padding, that sums overflow.
   static SYMMEM_FN bool fits(const Vdev& p) {
@@ -105,6 +116,7 @@ template <bool AT_HAND> struct Matrix : Messages<Matrix<AT_HAND>, AT_HAND> {
   }
   SYMMEM_FN bool goes_in_lines(u32 target) const { return AT_HAND && shared.out[target] != DIRECT; }
   SYMMEM_FN bool comes_in_lines(u32 source) const { return AT_HAND && shared.in[source] != DIRECT; }
+  SYMMEM_FN bool is_direct() const { return AT_HAND ? shared.direct != 0 : world > 1; }
 
   SYMMEM_FN u64 own_split(u32 i) const { return load_element<u64>(pointer<u64>(p.in_splits) + i); }
 
@@ -219,7 +231,7 @@ struct Ahead {
 
   SYMMEM_FN Ahead(const Matrix<false>&) : target(0), rows(0), from(0) {}
   SYMMEM_FN Ahead(const Matrix<true>& m) : Ahead(m, thread_index()) {}
-  SYMMEM_FN Ahead(const Matrix<true>& m, u32 c) : target(c / m.minor), rows(0), from(0) {
+  SYMMEM_FN Ahead(const Matrix<true>& m, u32 c) : target(m.by_minor.quotient(c)), rows(0), from(0) {
     if (c >= m.splits) return;
     const u32 i = m.input(target, c - target * m.minor);
     rows = m.own_split(i);
@@ -233,6 +245,7 @@ SYMMEM_FN bool begin_rows(const Matrix<true>& m, const Ahead& ahead) {
   const Vdev& p = m.p;
   Shared& s = m.shared;
   const u32 chunks = chunks_of(m.splits);
+  if (thread_index() == 0) s.direct = 0;
 #pragma unroll 1
   for (u32 c = thread_index(); c < 32 * chunks; c += block_size()) {
     const Ahead split = c == thread_index() ? ahead : Ahead(m, c);
@@ -262,42 +275,31 @@ SYMMEM_FN bool begin_rows(const Matrix<true>& m, const Ahead& ahead) {
     if (c + 1 != end) continue;
     entries[m.minor] = Entry{0, 0, 0, before(end)};
     s.out[target] = lines ? (u32)(total * vectors) : DIRECT;
+    if (!lines && target != m.me) s.direct = 1;
   }
   return wrong;
 }
 
-// What the rows for one bin of a target come to, in the order of its output.
-SYMMEM_FN u64 total_of(const Matrix<true>& m, u32 target, u32 major) {
-  Shared& s = m.shared;
-  const bool by_bin = m.p.by_bin != 0;
-  const u32 minors = m.minors();
-  u64 total = 0;
+// A sum over words of messages `stride` apart: those of several under way at once.
+SYMMEM_FN u64 sum_words(const u64* words, u32 stride, u32 count) {
+  u64 sum = 0;
 #pragma unroll 1
-  for (u32 first = 0; first < minors; first += 4) {
-    u64 rows[4];
+  for (u32 first = 0; first < count; first += 4) {
+    u64 some[4];
 #pragma unroll
-    for (u32 k = 0; k < 4; k++) rows[k] = first + k < minors ? m.rows_at(target, major, first + k) : 0;
-#pragma unroll
-    for (u32 k = 0; k < 4; k++) {
-      const u32 source = first + k;
-      // Rows of the sources before, of those that are this rank's, and of those that come here.
-      if (!by_bin && source < minors) {
-        if (source == m.me) s.entries[target * (m.minor + 1) + major].to = total;
-        if (target == m.me) s.runs[source * (m.minor + 1) + major].to = total;
-      }
-      total += rows[k];
-    }
+    for (u32 k = 0; k < 4; k++) some[k] = first + k < count ? words[(first + k) * stride] : 0;
+    sum += some[0] + some[1] + (some[2] + some[3]);
   }
-  return total;
+  return sum;
 }
 
 // Where this rank's rows for a bin go, and how many of them; by one thread.
 SYMMEM_FN void place_sent(const Matrix<true>& m, u32 c) {
   Shared& s = m.shared;
-  const u32 target = c / m.minor, first = target * m.minor, majors = m.majors();
+  const u32 target = m.by_minor.quotient(c), first = target * m.minor, majors = m.majors();
   const u32 major = m.p.by_bin ? m.me : c - first;
   Entry& entry = s.entries[c + target];
-  const u64 before = m.p.by_bin ? s.sent[c] - s.sent[first] : entry.to;
+  const u64 before = m.p.by_bin ? s.sent[c] - s.sent[first] : sum_words(s.words + HEAD + c, m.words, m.me);
   const u64 at = s.lengths[target * majors + major] - s.lengths[target * majors] + before;
   entry.to = at * m.p.row, entry.bytes = kept_rows(s.sent[c + 1] - s.sent[c], at, m.capacity(target)) * m.p.row;
 }
@@ -306,11 +308,11 @@ SYMMEM_FN void place_sent(const Matrix<true>& m, u32 c) {
 SYMMEM_FN bool place_received(const Matrix<true>& m, u32 c) {
   const Vdev& p = m.p;
   Shared& s = m.shared;
-  const u32 source = c / m.minor, first = source * m.minor, bin = c - first, majors = m.majors();
+  const u32 source = m.by_minor.quotient(c), first = source * m.minor, bin = c - first, majors = m.majors();
   const u32 major = p.by_bin ? source : bin, minor = p.by_bin ? bin : source;
   Run* runs = s.runs + first + source;
   const u64 rows = s.received[c + 1] - s.received[c], before = s.received[c] - s.received[first], vectors = p.row / 16;
-  const u64 at = s.lengths[m.me * majors + major] - s.lengths[m.me * majors] + (p.by_bin ? before : runs[bin].to);
+  const u64 at = s.lengths[m.me * majors + major] - s.lengths[m.me * majors] + (p.by_bin ? before : sum_words(s.words + HEAD + m.me * m.minor + bin, m.words, source));
   const u64 kept = kept_rows(rows, at, m.capacity(m.me));
   if (block_index() == 0) {
     u64* out = pointer<u64>(p.out_splits) + major * m.minors() + minor;
@@ -323,6 +325,7 @@ SYMMEM_FN bool place_received(const Matrix<true>& m, u32 c) {
     const bool lines = m.most_lines != 0 && source != m.me && total <= m.most_lines;
     runs[m.minor] = Run{0, (u32)(total * vectors), (u32)(total * vectors)};
     s.in[source] = lines ? (u32)(total * vectors) : DIRECT;
+    if (!lines && source != m.me) s.direct = 1;
   }
   return kept != rows;
 }
@@ -347,10 +350,13 @@ SYMMEM_FN bool place_rows(const Matrix<true>& m) {
     const u32 c = (is_cell ? chunk : chunk - of_cells) * 32 + warp_thread();
     u64 rows = 0;
     if (is_cell && c < cells) {
-      const u64 total = s.totals[c] = total_of(m, c / majors, c % majors);
+      const u32 target = m.by_majors.quotient(c), major = c - target * majors;
+      const u64* words = s.words + HEAD + (p.by_bin ? major * m.words + target : c);
+      const u64 total = s.totals[c] = sum_words(words, p.by_bin ? m.world : m.words, m.minors());
       rows = length_of(p, total);
     } else if (!is_cell && c < m.splits) {
-      rows = m.rows(c / m.minor, m.me, c % m.minor);
+      const u32 source = m.by_minor.quotient(c);
+      rows = m.rows(source, m.me, c - source * m.minor);
     }
     sum_chunk(is_cell ? s.lengths : s.received, s.sums[!is_cell], c / 32, is_cell ? cells : m.splits, rows);
   }
@@ -367,7 +373,7 @@ SYMMEM_FN bool place_rows(const Matrix<true>& m) {
     if (kind == 0 && c < m.splits) place_sent(m, c);
     if (kind == 1 && c < m.splits) trouble |= place_received(m, c);
     if (kind == 2 && c < cells) {
-      const u32 target = c / majors;
+      const u32 target = m.by_majors.quotient(c);
       trouble |= m.word(target, 1) != 0 || needed_by(m, target, c - target * majors) > m.capacity(target);
     }
   }
