@@ -1,9 +1,10 @@
 // dispatch.cu: tokens to the ranks of their experts.
 //
 // All ranks tell each other how many rows they have for which bin, after which each knows where its rows go, and
-// whether all fit. A token's row is stored once in every rank that it goes to, at the place of the first of its
+// whether all fit. A token's row is stored once in every other rank that it goes to, at the place of the first of its
 // choices there, and records say where the others are: once all blocks of all ranks have said that theirs are
-// there, the receiver copies it to them.
+// there, the receiver copies it to them. What a rank has for itself is stored at all places at once, while the link is
+// busy with the others.
 
 #include "routing.cuh"
 
@@ -237,10 +238,14 @@ constexpr u32 CHAIN = 4;
 
 // The first rows of tokens among 32, to all other places of those, by a warp: each is read once.
 SYMMEM_FN void spread_rows(const Dispatch& p, u64 first, u64 end, const PartOfRow& part) {
-  auto word = [&](u64 row, u32 i) { return load_element<u64>(pointer<u64>(p.records + row * p.record_bytes) + i); };
+  // Where a row's payload was stored, and the next place of it.
+  auto from_and_next = [&](u64 row) { return pointer<u64>(p.records + row * p.record_bytes) + 2; };
   const u64 mine = first + warp_thread();
-  const bool is_first = mine < end && word(mine, 2) == mine;
-  u64 next = is_first ? word(mine, 3) : NOWHERE;
+  u64 next = NOWHERE;
+  if (mine < end) {
+    const u64 from = load_element<u64>(from_and_next(mine)), after = load_element<u64>(from_and_next(mine) + 1);
+    if (from == mine) next = after;
+  }
   u32 threads = warp_vote(next < p.routed.capacity);
   // Whoever wrote them, rows have no end of places.
 #pragma unroll 1
@@ -250,7 +255,7 @@ SYMMEM_FN void spread_rows(const Dispatch& p, u64 first, u64 end, const PartOfRo
 #pragma unroll
     for (u32 k = 0; k < CHAIN; k++) {
       places[k] = next;
-      next = next < p.routed.capacity ? word(next, 3) : NOWHERE;
+      next = next < p.routed.capacity ? load_element<u64>(from_and_next(next) + 1) : NOWHERE;
     }
 #pragma unroll 1
     for (u32 i = 0; threads != 0; i++, threads >>= 1) {

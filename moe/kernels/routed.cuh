@@ -41,7 +41,7 @@ struct alignas(16) Record {
   u32 source, token;
   u32 choice, weight;  // the latter a float
   u64 from;            // the row that the payload was stored in
-  u64 next;            // the token's next row here, for whom it is to be copied: ~0 for none
+  u64 next;            // the token's next row here, which it is to be copied to: ~0 for none
 };
 
 // What a rank tells another of the rows that it has sent there, in halves.

@@ -278,7 +278,8 @@ SYMMEM_FN void place_tokens(const Tokens& t, u32 base) {
 
 // ------------------------------------------------------------------------------------- rows
 
-// Calls `act` with the place of a token's first choice of each rank that it goes to, by a warp.
+// Calls `act` with the places that a token's row is stored at, by a warp: that of its first choice of each rank that
+// it goes to; of this rank all, since those take no link, unless rows lie by rank.
 template <class Act> SYMMEM_FN void for_targets(const Tokens& t, u64 token, Act act) {
   const u64 first = token * t.each;
 #pragma unroll 1
@@ -290,6 +291,7 @@ template <class Act> SYMMEM_FN void for_targets(const Tokens& t, u64 token, Act 
 #pragma unroll 4
     for (u32 k = 0; k < end; k++) is_first &= warp_read(rank, k) != rank || k >= warp_thread();
     for (u32 i = 0; i < base; i++) is_first &= rank_of(t.place(first + i)) != rank;
+    is_first |= rank == t.lane.rank && !t.shape.by_rank;
     u32 targets = warp_vote(is_first);
 #pragma unroll 1
     for (u32 k = 0; targets != 0; k++, targets >>= 1) {
@@ -423,7 +425,9 @@ SYMMEM_FN void send_records(const Tokens& t, const Records& records) {
     store_element<u64>(words, t.lane.rank | token << 32);
     store_element<u64>(words + 1, k | (u64)t.weight(at) << 32);
     store_element<u64>(words + 2, row_of(t.place(token * t.each + first)));
-    store_element<u64>(words + 3, t.shape.by_rank || next == t.each ? NOWHERE : row_of(t.place(token * t.each + next)));
+    // A rank stores its own at all places.
+    const bool is_last = t.shape.by_rank || next == t.each || rank == t.lane.rank;
+    store_element<u64>(words + 3, is_last ? NOWHERE : row_of(t.place(token * t.each + next)));
     if (!t.shape.by_rank) continue;
     const u64 low = t.shape.first(rank), high = t.shape.first(rank + 1);
 #pragma unroll 1

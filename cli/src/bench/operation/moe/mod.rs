@@ -247,6 +247,9 @@ impl Operation for Moe {
         if asked != found {
             return Err(OtherRanks { asked, found }.into());
         }
+        // Loaded by every rank before one waits for another.
+        symmem::collectives::Collectives::prepare(member.group, &[])?;
+        symmem::moe::Moe::prepare_moe(member.group)?;
         for routes in &self.cases {
             routes::prove(member, routes.digest())?;
         }
