@@ -119,13 +119,22 @@ const MATRIX: &[(&str, &[&[&str]])] = &[
         "suite without ranks",
         &[&["--local", "--backend", "host"], &["--local", "--backend", "stub"]],
     ),
-    ("suite, 1, 2, 3, 4, 8 processes", &[&["--ranks", "1,2,3,4,8", "--backend", "host"]]),
-    ("suite, 2, 8, 40 threads", &[&["--ranks", "2,8,40", "--threads", "--backend", "host"]]),
+    ("suite, 1, 2, 4, 8 processes", &[&["--ranks", "1,2,4,8", "--backend", "host"]]),
+    ("suite, 3, 8, 16 threads", &[&["--ranks", "3,8,16", "--threads", "--backend", "host"]]),
+    // Where so many are another case: all the rest only waits for them to take turns.
+    (
+        "sizes, MoE, 40 threads",
+        &[
+            &["--ranks", "40", "--threads", "--backend", "host", "collectives::sizes"],
+            &["--ranks", "40", "--threads", "--backend", "host", "moe::"],
+            &["--ranks", "40", "--threads", "--backend", "host", "overlapping_groups"],
+        ],
+    ),
     (
         "suite on the stub",
         &[
             &["--ranks", "2", "--backend", "stub"],
-            &["--ranks", "2,3", "--threads", "--backend", "stub"],
+            &["--ranks", "3", "--threads", "--backend", "stub"],
         ],
     ),
 ];
