@@ -48,7 +48,8 @@ SYMMEM_FN Vector fold_both(const Plan& p, const Vector& own, const Vector& their
 }
 
 // Vector `v` of all ranks, folded: this rank's own and what the others sent. False if a wait ended
-// without it.
+// without it: then the result means nothing. It is computed in any case, since a way around it costs those who do
+// not take it.
 template <u32 W>
 SYMMEM_FN bool fold_packets(const Plan& p, const Step& step, Gate& gate, u64 v, const Vector& own, Vector& result) {
   const Lane& lane = p.lane;
@@ -58,9 +59,9 @@ SYMMEM_FN bool fold_packets(const Plan& p, const Step& step, Gate& gate, u64 v, 
     const u32 peer = 1 - lane.rank;
     const u64 at = slot(peer);
     Vector theirs;
-    if (!await(lane, step.epoch, gate, peer, [&] { return poll(at, step.epoch, theirs); })) return false;
+    const bool ok = await(lane, step.epoch, gate, peer, [&] { return poll(at, step.epoch, theirs); });
     result = fold_both(p, own, theirs);
-    return true;
+    return ok;
   }
   Reduction fold;
   if constexpr (W != 0) {
@@ -74,13 +75,15 @@ SYMMEM_FN bool fold_packets(const Plan& p, const Step& step, Gate& gate, u64 v, 
         if (r != lane.rank && !poll(slot(r), step.epoch, all[r])) missing = r;
       return missing == W;
     };
-    if (!await_of(lane, step.epoch, gate, [&] { return missing; }, ready)) return false;
+    const bool ok = await_of(lane, step.epoch, gate, [&] { return missing; }, ready);
 #pragma unroll
     for (u32 r = 0; r < W; r++) {
       Vector theirs = r == lane.rank ? own : all[r];
       if (r == 0) fold.first(theirs);
       else fold.next(theirs, p.op);
     }
+    result = fold.result(lane.world, p.op);
+    return ok;
   } else {
 #pragma unroll 1
     for (u32 r = 0; r < lane.world; r++) {
@@ -90,9 +93,9 @@ SYMMEM_FN bool fold_packets(const Plan& p, const Step& step, Gate& gate, u64 v, 
       if (r == 0) fold.first(theirs);
       else fold.next(theirs, p.op);
     }
+    result = fold.result(lane.world, p.op);
+    return true;
   }
-  result = fold.result(lane.world, p.op);
-  return true;
 }
 
 // The vectors from `first` on that a thread moves in packets one by one: of any length, at any address.
@@ -164,7 +167,7 @@ template <u32 W> SYMMEM_FN void reduce_packets(const Plan& p) {
 
 #ifdef SYMMEM_HAS_LINES
 
-// The vectors of warp `u` of all ranks, folded into `own`. False if a wait ended without them.
+// The vectors of warp `u` of all ranks, folded into `own`. False if a wait ended without them, as `fold_packets`.
 template <u32 W> SYMMEM_FN bool fold_lines(const Plan& p, const Step& step, Gate& gate, u64 u, Lines& own) {
   const Lane& lane = p.lane;
   auto take = [&](u32 r, Lines& theirs) {
@@ -175,9 +178,10 @@ template <u32 W> SYMMEM_FN bool fold_lines(const Plan& p, const Step& step, Gate
   if constexpr (W == 2) {
     // One vector at a time, of one peer.
     Lines theirs;
-    if (!take(1 - lane.rank, theirs)) return false;
+    const bool ok = take(1 - lane.rank, theirs);
 #pragma unroll
     for (u32 k = 0; k < 4; k++) own.v[k] = fold_both(p, own.v[k], theirs.v[k]);
+    return ok;
   } else {
     Reduction fold[4];
 #pragma unroll 1
@@ -192,8 +196,8 @@ template <u32 W> SYMMEM_FN bool fold_lines(const Plan& p, const Step& step, Gate
     }
 #pragma unroll
     for (u32 k = 0; k < 4; k++) own.v[k] = fold[k].result(lane.world, p.op);
+    return true;
   }
-  return true;
 }
 
 // As reduce_packets, of an all-reduce, for whole vectors at addresses of theirs.

@@ -218,13 +218,15 @@ SYMMEM_FN bool await_of(const Lane& lane, u32 epoch, Gate& gate, Writer writer, 
   }
   return true;
 #else
-  for (;;) {
+  u32 misses = 0;
 #pragma unroll 1
-    for (u32 i = 0; i < MISSES; i++)
-      if (SYMMEM_LIKELY(ready())) return true;
+  while (!ready()) {
+    if (SYMMEM_LIKELY(++misses % MISSES != 0)) continue;
     gate = go_on<TOGETHER>(lane, epoch, gate, writer());
-    if (SYMMEM_UNLIKELY(gate.looks == ENDED)) return false;
+    if (gate.looks == ENDED) break;
   }
+  // One way out of the loop: a second one costs whoever takes the first.
+  return gate.looks != ENDED;
 #endif
 }
 template <bool TOGETHER = false, class Ready>

@@ -91,7 +91,7 @@ pub const FAULTS: &[Fault] = faults! {
     "messages_announced_before_the_block_has_stored": Vdev "staged",
         "messages.cuh" "  block_sync();\n  if (!is_worker()) raise_flags(m.lane, step, MESSAGE);\n" => "  if (!is_worker()) raise_flags(m.lane, step, MESSAGE);\n";
     "rows_stored_in_calls_that_differ": Vdev "mismatch",
-        "messages.cuh" "if (!is_worker()) ok = headers.compare(" => "if (!is_worker()) (void)headers.compare(";
+        "messages.cuh" "if (!is_worker()) ok = ok && headers.compare(" => "if (!is_worker()) (void)headers.compare(";
     "rows_announced_without_a_fence": Vdev "packets",
         "payload.cuh" "  fence_system();\n" => "";
     "rows_announced_before_the_block_has_stored": Vdev "packets",
@@ -99,7 +99,7 @@ pub const FAULTS: &[Fault] = faults! {
     "rows_not_awaited": Vdev "packets",
         "messages.cuh" "  return await_flags(lane, step, gate, ROWS, from);\n" => "  (void)gate, (void)from;\n  return true;\n";
     "last_pieces_left_out": Vdev "packets",
-        "vdev.cu" "  copy_piece(m.p.input" => "  if (index + 1 < of.end) copy_piece(m.p.input";
+        "vdev.cu" "  copy_piece(move.from" => "  if (index + 1 < of.end) copy_piece(move.from";
     "lines_not_awaited": Vdev "packets",
         "vdev.cu" "return lines.poll(from, u, step.epoch);" => "lines.poll(from, u, step.epoch); return true;";
     "lines_where_lanes_scrub": Vdev "mixed",
@@ -107,13 +107,21 @@ pub const FAULTS: &[Fault] = faults! {
     "lines_that_both_ranks_count_differently": Vdev "packets",
         "vdev.cuh" "source != m.me && total <= m.most_lines;" => "source != m.me && total < m.most_lines;";
     "last_rows_in_lines_left_out": Vdev "packets",
-        "vdev.cuh" "(before + kept) * vectors};" => "(before + kept - (kept > 1)) * vectors};";
+        "vdev.cuh" "(before + kept) * vectors)};" => "(before + kept - (kept > 1)) * vectors)};";
     "lines_of_several_bins_cut_short": Vdev "packets",
-        "vdev.cu" "    const u32 bin = rows.bin(at);\n    if (at < rows" => "    const u32 bin = rows.bin(rows.begin);\n    if (at < rows";
+        "vdev.cu" "    const u32 bin = scattered_bin(rows, m.minor, at);\n    if (at" => "    const u32 bin = scattered_bin(rows, m.minor, u * Lines::VECTORS);\n    if (at";
     "rows_that_do_not_fit_moved": Vdev "packets",
-        "vdev.cuh" "if (m.shared.needed[r] != 0) return" => "if (false) return";
+        "vdev.cuh" "if (needed > m.capacity(r)) return" => "if (false) return";
     "many_rows_that_do_not_fit_moved": Vdev "staged",
         "vdev.cu" "if (overflow == NOTHING || m.p.drop) return" => "if (true) return";
+    "vectors_of_two_bins_stored_as_of_one": Vdev "packets",
+        "vdev.cu" "pointer<void>((vector < next ? low : high)" => "pointer<void>(low";
+    "sums_of_a_chunk_alone": Vdev "packets",
+        "vdev.cuh" "    before[i] += sum;\n" => "    before[i] += sum & 0;\n";
+    "places_after_rows_of_later_ranks": Vdev "packets",
+        "vdev.cuh" "m.words, m.me);" => "m.words, m.me + 1);";
+    "own_rows_stored_where_the_first_piece_went": Vdev "packets",
+        "vdev.cu" "    offset = move.offset;\n" => "";
     "wrong_splits_passed_over": Vdev "packets",
         "messages.cuh" "if (m.word(r, 1) != 0) wrong = r;" => "if (false) wrong = r;";
     "dropped_rows_not_counted": Vdev "packets",
@@ -127,8 +135,14 @@ pub const FAULTS: &[Fault] = faults! {
     "warps_that_begin_in_part": Routing "mismatch",
         "dispatch.cu" "if (block_any(!enter(lane, step))) return;" => "if (!enter(lane, step)) return;";
     // Of routed rows.
+    "own_rows_stored_once": Routing "routed",
+        "routing.cuh" "(t.everywhere || (rank == t.lane.rank && !t.shape.by_rank));" => "t.everywhere;";
+    "few_rows_stored_once": Routing "routed",
+        "routing.cuh" "(t.everywhere || (rank == t.lane.rank && !t.shape.by_rank));" => "rank == t.lane.rank && !t.shape.by_rank;";
+    "rows_not_copied_where_some_ranks_have_few": Routing "routed",
+        "dispatch.cu" "any |= m.word(r, 0) > FEW;" => "any |= m.word(r, 0) > FEW && r == 0;";
     "routed_rows_stored_in_calls_that_differ": Routing "mismatch",
-        "messages.cuh" "if (!is_worker()) ok = headers.compare(" => "if (!is_worker()) (void)headers.compare(";
+        "messages.cuh" "if (!is_worker()) ok = ok && headers.compare(" => "if (!is_worker()) (void)headers.compare(";
     "routed_rows_announced_without_a_fence": Routing "routed",
         "payload.cuh" "  fence_system();\n" => "";
     "routed_rows_not_awaited": Routing "routed",
