@@ -144,13 +144,14 @@ impl Graph {
     }
 }
 
-/// How many other streams of the device are in a stream's capture.
+/// How many other streams of the device have come into a stream's capture. The driver is not asked: their threads may be
+/// in the middle of beginning or ending captures of their own.
 fn joined(origin: &Queue) -> usize {
     let Ok(Some((capture, _))) = origin.recording() else { return 0 };
     let streams: Vec<_> =
         origin.context.streams.lock().values().filter_map(Weak::upgrade).collect();
     let other = |s: &&Arc<Queue>| {
-        s.raw() != origin.raw() && matches!(s.recording(), Ok(Some((id, _))) if id == capture)
+        s.raw() != origin.raw() && s.entered.lock().as_ref().is_some_and(|j| j.id == capture)
     };
     streams.iter().filter(other).count()
 }
