@@ -4,7 +4,7 @@
 // whether all fit. A token's row is stored once in every other rank that it goes to, at the place of the first of its
 // choices there, and records say where the others are: once all blocks of all ranks have said that theirs are
 // there, the receiver copies it to them. What a rank has for itself is stored at all places at once, while the link is
-// busy with the others; and so is everything where no rank has more than a few tokens.
+// busy with the others.
 
 #include "routing.cuh"
 
@@ -298,14 +298,6 @@ SYMMEM_FN void spread(const Dispatch& p, Shared& shared) {
   }
 }
 
-// Whether any rank has stored rows that are to be copied; of a resend that is not known. By whole warps.
-template <bool AT_HAND> SYMMEM_FN bool any_spreads(const Counts<AT_HAND>& m, bool anew) {
-  if (m.tokens.shape.by_rank || !anew) return !m.tokens.shape.by_rank;
-  bool any = false;
-  for (u32 r = warp_thread(); r < m.world; r += 32) any |= m.word(r, 0) > FEW;
-  return warp_vote(any) != 0;
-}
-
 // ----------------------------------------------------------------------------------- dispatch
 
 template <bool AT_HAND> SYMMEM_FN void dispatch(const Dispatch& p, Shared& shared, Headers& headers) {
@@ -334,11 +326,12 @@ template <bool AT_HAND> SYMMEM_FN void dispatch(const Dispatch& p, Shared& share
       } else if (anew && block_index() == 0) {
         tell(m);
       }
-      if (any_spreads(m, anew)) {
+      // By rank, every place has the row itself.
+      if (m.tokens.shape.by_rank) {
+        ok = part(lane, step);
+      } else {
         ok = part_of_all(lane, step);
         if (ok) spread(p, shared);
-      } else {
-        ok = part(lane, step);
       }
     } else {
       if (block_index() == 0) refuse(m, verdict);

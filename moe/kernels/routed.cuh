@@ -35,11 +35,6 @@ struct alignas(16) Payload {
   u64 scales, scale_peers, scale_offset, scale_row;  // as of the target, of a quantised row's; scales is 0 for none
 };
 
-// Tokens of a rank that are stored at all their places, on every rank: the link takes more of so few in less time than
-// it takes to say where they are and to copy them. A number for all calls, so that rows that go again where those of
-// a dispatch went are stored as its were.
-constexpr u64 FEW = 32;
-
 // What a receiver is told of a row. Where rows lie by rank, a word for each choice follows: which of the
 // receiver's experts, -1 for another's or none, and its weight.
 struct alignas(16) Record {

@@ -102,11 +102,10 @@ struct Tokens {
   Shape shape;
   u32 each;  // choices of a token
   u64 count;
-  bool everywhere;  // whether they are so few
   Part part;
 
   SYMMEM_FN Tokens(const Lane& lane, const Routed& routed, const Given& given, u64 count, Counted& counted)
-      : lane(lane), routed(routed), given(given), counted(counted), shape(lane, routed), each(routed.choices), count(count), everywhere(count <= FEW && !shape.by_rank), part(count, each) {}
+      : lane(lane), routed(routed), given(given), counted(counted), shape(lane, routed), each(routed.choices), count(count), part(count, each) {}
 
   SYMMEM_FN u64 value(u64 i) const {
     if (given.index == 4) return (u64)(i64)(i32)load_element<u32>(pointer<u32>(given.indices) + i);
@@ -280,7 +279,7 @@ SYMMEM_FN void place_tokens(const Tokens& t, u32 base) {
 // ------------------------------------------------------------------------------------- rows
 
 // Calls `act` with the places that a token's row is stored at, by a warp: that of its first choice of each rank that
-// it goes to; of this rank all, since those take no link, unless rows lie by rank; of few tokens all.
+// it goes to; of this rank all, since those take no link, unless rows lie by rank.
 template <class Act> SYMMEM_FN void for_targets(const Tokens& t, u64 token, Act act) {
   const u64 first = token * t.each;
 #pragma unroll 1
@@ -292,7 +291,7 @@ template <class Act> SYMMEM_FN void for_targets(const Tokens& t, u64 token, Act 
 #pragma unroll 4
     for (u32 k = 0; k < end; k++) is_first &= warp_read(rank, k) != rank || k >= warp_thread();
     for (u32 i = 0; i < base; i++) is_first &= rank_of(t.place(first + i)) != rank;
-    is_first |= mine != NOWHERE && (t.everywhere || (rank == t.lane.rank && !t.shape.by_rank));
+    is_first |= rank == t.lane.rank && !t.shape.by_rank;
     u32 targets = warp_vote(is_first);
 #pragma unroll 1
     for (u32 k = 0; targets != 0; k++, targets >>= 1) {
@@ -426,8 +425,8 @@ SYMMEM_FN void send_records(const Tokens& t, const Records& records) {
     store_element<u64>(words, t.lane.rank | token << 32);
     store_element<u64>(words + 1, k | (u64)t.weight(at) << 32);
     store_element<u64>(words + 2, row_of(t.place(token * t.each + first)));
-    // Of what is stored at all places none is copied.
-    const bool is_last = t.shape.by_rank || t.everywhere || next == t.each || rank == t.lane.rank;
+    // A rank stores its own at all places.
+    const bool is_last = t.shape.by_rank || next == t.each || rank == t.lane.rank;
     store_element<u64>(words + 3, is_last ? NOWHERE : row_of(t.place(token * t.each + next)));
     if (!t.shape.by_rank) continue;
     const u64 low = t.shape.first(rank), high = t.shape.first(rank + 1);

@@ -211,7 +211,7 @@ inline Routes Routes::of(const RoutingShape& s, const Choosing& c, u32) {
   }
   e.tokens = tokens;
   // A token's payload lies where the first of its choices there went, from where it is copied to the others; a rank
-  // has stored its own at all of them, and few of them everywhere.
+  // has stored its own at all of them.
   for (u32 target = 0; target < s.world; target++)
     for (Row& row : e.received[target]) {
       if (!row.is_used) continue;
@@ -219,7 +219,7 @@ inline Routes Routes::of(const RoutingShape& s, const Choosing& c, u32) {
         const u64 place = e.places[row.source][row.token * s.each + k];
         if (place == NOWHERE || place >> 48 != target) continue;
         row.from = place & 0xffffffffffff;
-        if (k > row.choice && s.layout != RANK_MAJOR && row.source != target && tokens[row.source] > symmem::FEW) row.next = row.from;
+        if (k > row.choice && s.layout != RANK_MAJOR && row.source != target) row.next = row.from;
       }
     }
   return e;

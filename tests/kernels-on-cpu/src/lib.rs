@@ -97,7 +97,7 @@ impl Program {
 
 /// What is other than on a GPU, so that rare paths take no time: waits look at clocks and control words far
 /// more often, and blocks have little room.
-const SCALE: [Replacement; 9] = [
+const SCALE: [Replacement; 8] = [
     Replacement { file: "symmem_sync.cuh", from: "MISSES = 1024", to: "MISSES = 8" },
     Replacement {
         file: "vdev.cuh",
@@ -106,7 +106,6 @@ const SCALE: [Replacement; 9] = [
     },
     Replacement { file: "routing.cuh", from: "WINDOW = 512", to: "WINDOW = 8" },
     Replacement { file: "routing.cuh", from: "PLACES = 512", to: "PLACES = 12" },
-    Replacement { file: "routed.cuh", from: "FEW = 32", to: "FEW = 2" },
     Replacement { file: "dispatch.cu", from: "SHARED_GROUPS = 256", to: "SHARED_GROUPS = 3" },
     Replacement { file: "routing.cuh", from: "SHARE = 64", to: "SHARE = 8" },
     Replacement { file: "routing.cuh", from: "QUANTISED = 1024", to: "QUANTISED = 256" },
