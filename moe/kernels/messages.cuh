@@ -196,8 +196,10 @@ template <class M> SYMMEM_FN void announce(const M& m, const Step& step, Headers
 // block calls it, and all get the same answer.
 template <class M> SYMMEM_FN bool hear(const M& m, const Step& step, Headers& headers) {
   const Lane& lane = m.lane;
-  bool ok = m.is_staged() || take_packets(m, step);
-  if (!is_worker()) ok = ok && headers.compare(lane, step, [&](u32 r) { return !m.is_staged() || poll_message(lane, step, r); });
+  bool ok = true;
+  // Headers first: a peer in another call may send nothing that is waited for here.
+  if (!is_worker()) ok = headers.compare(lane, step, [&](u32 r) { return !m.is_staged() || poll_message(lane, step, r); });
+  if (ok && !m.is_staged()) ok = take_packets(m, step);
   return !block_any(!ok);
 }
 

@@ -54,7 +54,7 @@ struct Run {
 };
 
 // What a block has at hand of messages and of what follows from them, where all of it fits: of at most so many ranks.
-constexpr u32 SHARED_WORDS = 2304, SHARED_ENTRIES = 368, SHARED_RANKS = 64;
+constexpr u32 SHARED_WORDS = 2112, SHARED_ENTRIES = 392, SHARED_RANKS = 64;
 
 // Of rows that do not go in lines.
 constexpr u32 DIRECT = ~0u;

@@ -435,8 +435,8 @@ struct Headers {
       Pair found = {};
       auto ready = [&] {
         found = load_pair(at);
-        bool here = also(r);
-        return here && found.a >> 32 == step.epoch && found.b >> 32 == step.epoch;
+        // Whoever is in another call may never do what else is awaited.
+        return found.a >> 32 == step.epoch && found.b >> 32 == step.epoch && (found.a != mine.a || found.b != mine.b || also(r));
       };
       if (!await(lane, step.epoch, gate, r, ready)) return false;
       if (SYMMEM_LIKELY(found.a == mine.a && found.b == mine.b)) continue;

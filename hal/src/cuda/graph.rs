@@ -97,7 +97,8 @@ impl Graph {
         let ended = unsafe { cu!(context, cuStreamEndCapture(stream.raw(), &raw mut raw)) };
         ended.map_err(|error| match CUresult(error.code()) {
             CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED => {
-                CaptureError::Unjoined { streams: others }
+                // Of one that came by itself nothing is known here.
+                CaptureError::Unjoined { streams: others.max(1) }
             }
             _ => of_capture(error),
         })?;

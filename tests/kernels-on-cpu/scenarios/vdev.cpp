@@ -358,6 +358,27 @@ void mismatch(Random& random, const Schedule& schedule) {
   CHECK(setting.world != 2 || (routing.out[0].is_poison() && routing.out[1].is_poison()), "rows were stored in calls that differ");
 }
 
+// One rank is in a call of another kind, which sends nothing of what the others wait for: they learn of it no later.
+void another_kind(Random& random, const Schedule& schedule) {
+  Setting setting = some_setting(random);
+  setting.world = random.between(2, 4), setting.epoch = 4, setting.packets = random.of({16u, 512u});
+  const u32 odd = random.below(setting.world);
+  Place place(random, schedule, setting);
+  Routing routing(random, setting, 40);
+  Exchanging exchanging(random, setting, random.of({STAGED, DIRECT}));
+  for (u32 r = 0; r < setting.world; r++) {
+    Operation& its = r == odd ? (Operation&)exchanging : routing;
+    its.prepare(r);
+    its.launch(place.group, r, place.group.next(r, 0xca11 + (r == odd)));
+  }
+  place.machine.run();
+  for (u32 r = 0; r < setting.world; r++) {
+    const Record found = place.group.record(r);
+    CHECK(place.group.has_failed(r) && found.reason == REASON_CALL_MISMATCH, "rank %u: reason %u", r, found.reason);
+    CHECK(r == odd || (routing.out[r].is_poison() && routing.out[r].guards_hold()), "rank %u: rows of a call that only some are in", r);
+  }
+}
+
 // Each rank is delayed at each step, those of rows included.
 void stalls(Random& random, const Schedule& schedule) {
   Setting setting = some_setting(random);
@@ -393,7 +414,7 @@ void late_blocks(Random& random, const Schedule& schedule) {
 }  // namespace
 
 extern const Named SCENARIOS[] = {{"packets", packets}, {"staged", staged},     {"mixed", mixed},   {"large", large},
-                                  {"time_out", time_out}, {"mismatch", mismatch}, {"stalls", stalls},
+                                  {"time_out", time_out}, {"mismatch", mismatch}, {"another_kind", another_kind}, {"stalls", stalls},
                                   {"late_blocks", late_blocks}, {nullptr, nullptr}};
 
 }  // namespace sim

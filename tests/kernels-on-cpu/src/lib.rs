@@ -101,7 +101,7 @@ const SCALE: [Replacement; 8] = [
     Replacement { file: "symmem_sync.cuh", from: "MISSES = 1024", to: "MISSES = 8" },
     Replacement {
         file: "vdev.cuh",
-        from: "SHARED_WORDS = 2304, SHARED_ENTRIES = 368",
+        from: "SHARED_WORDS = 2112, SHARED_ENTRIES = 392",
         to: "SHARED_WORDS = 240, SHARED_ENTRIES = 60",
     },
     Replacement { file: "routing.cuh", from: "WINDOW = 512", to: "WINDOW = 8" },

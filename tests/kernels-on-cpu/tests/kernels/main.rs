@@ -70,6 +70,7 @@ const SCENARIOS: &[(Program, &[(&str, u32)])] = &[
             ("large", 2),
             ("time_out", 30),
             ("mismatch", 30),
+            ("another_kind", 60),
         ],
     ),
     (Program::Routing, &[("routed", 60), ("mixed", 60), ("time_out", 30), ("mismatch", 30)]),
