@@ -145,10 +145,10 @@ impl<'c> Scene<'c> {
         if ended.is_ok()
             && !strike.is_survived()
             && self.context.rank() != self.victim
-            && self.context.device().kind() == BackendKind::Cuda
+            && (self.context.device().kind() == BackendKind::Cuda || strike == Strike::Panic)
         {
-            // What a GPU was given goes on for a while without its process: the victim may have done its
-            // part after its end.
+            // What a GPU was given goes on for a while without its process, and what a stream was while its
+            // rank unwinds: the victim may have done its part after its end.
             return Ok(self.operations());
         }
         Ok(ended)
