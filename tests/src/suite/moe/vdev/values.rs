@@ -77,7 +77,7 @@ fn any_number_of_experts(context: &Context) -> Verdict {
     // Of each rank: a lane of eight has room for the splits of a thousand on a GPU.
     let numbers: &[usize] = match context.size() {
         ..=4 => &[1, 2, 5, 16, 17, 33, 129, 257],
-        ..=8 => &[1, 2, 5, 16, 17, 33, 129],
+        5..=8 => &[1, 2, 5, 16, 17, 33, 129],
         _ => &[1, 17],
     };
     for experts in numbers {
