@@ -215,7 +215,7 @@ SYMMEM_FN Group group_of(const Dispatch& p, u32 count, u32 i) {
   return Group{start, start + kept_rows(load_element<u64>(groups + i), start, p.routed.capacity)};
 }
 
-SYMMEM_FN u32 pieces_here(const Payload& p) { return pieces_of(p.row) + (p.scales != 0 ? pieces_of(p.scale_row) : 0); }
+SYMMEM_FN u32 pieces_here(const Payload& p) { return (u32)(pieces_of(p.row) + (p.scales != 0 ? pieces_of(p.scale_row) : 0)); }
 
 // A piece of a row that was received, or of its scales.
 struct PartOfRow {
@@ -224,7 +224,7 @@ struct PartOfRow {
 
   SYMMEM_FN PartOfRow(const Payload* payloads, u32 piece) {
     for (; piece >= pieces_here(*payloads); payloads++) piece -= pieces_here(*payloads);
-    const u32 pieces = pieces_of(payloads->row);
+    const u32 pieces = (u32)pieces_of(payloads->row);
     const bool is_scale = piece >= pieces;
     base = is_scale ? payloads->scales : payloads->target, row = is_scale ? payloads->scale_row : payloads->row;
     at = (u64)(is_scale ? piece - pieces : piece) * PIECE;

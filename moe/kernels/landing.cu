@@ -98,7 +98,7 @@ SYMMEM_FN void send_back(const CombineSend& p) {
     const u64 told = load_element<u64>(pointer<u64>(p.routed.groups) + target);
     const u64 bytes = told >> 63 ? 0 : least(told, p.routed.max_tokens) * p.row;
     const u64 from = p.rows + target * place, to = pointer<const u64>(p.peers)[target] + p.offset + lane.rank * place;
-    const u64 end = before + quotient(bytes + PIECE - 1, PIECE);
+    const u64 end = before + pieces_of(bytes);
     for (; next < end; next += warps) {
       SYMMEM_STALL_WARP(lane.host, STALL_PUT_DATA);
       const u64 at = (next - before) * PIECE;

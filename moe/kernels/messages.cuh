@@ -39,6 +39,7 @@ constexpr u32 HEAD = 4;
 
 // Bytes that a warp moves at a time.
 constexpr u32 PIECE = 2048;
+SYMMEM_FN u64 pieces_of(u64 bytes) { return (bytes + PIECE - 1) / PIECE; }
 
 constexpr u64 NOTHING = ~0ull;
 

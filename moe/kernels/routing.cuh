@@ -305,8 +305,8 @@ template <class Act> SYMMEM_FN void for_targets(const Tokens& t, u64 token, Act 
 // Elements that a warp quantises at a time: eight blocks.
 constexpr u32 BLOCK = 128, QUANTISED = 1024;
 
-SYMMEM_FN u32 pieces_of(u64 bytes) { return (u32)quotient(bytes + PIECE - 1, PIECE); }
-SYMMEM_FN u32 pieces_of(const Payload& p) { return p.dtype != 0 ? (u32)quotient(p.row + QUANTISED - 1, QUANTISED) : pieces_of(p.row); }
+using messages::pieces_of;
+SYMMEM_FN u32 pieces_of(const Payload& p) { return p.dtype != 0 ? (u32)quotient(p.row + QUANTISED - 1, QUANTISED) : (u32)pieces_of(p.row); }
 
 SYMMEM_FN float element_of(u32 dtype, u64 at, u64 i) {
   if (dtype == F32) return float_of(load_element<u32>(pointer<u32>(at) + i));

@@ -119,6 +119,7 @@ template <bool AT_HAND> struct Matrix : Messages<Matrix<AT_HAND>, AT_HAND> {
   SYMMEM_FN bool is_direct() const { return AT_HAND ? shared.direct != 0 : world > 1; }
 
   SYMMEM_FN u64 own_split(u32 i) const { return load_element<u64>(pointer<u64>(p.in_splits) + i); }
+  SYMMEM_FN u64 own_offset(u32 i) const { return load_element<u64>(pointer<u64>(p.in_offsets) + i); }
 
   // Of this rank's message. Splits are at hand since they were looked at, if any are.
   SYMMEM_FN u64 own_word(u32 i) const {
@@ -128,6 +129,11 @@ template <bool AT_HAND> struct Matrix : Messages<Matrix<AT_HAND>, AT_HAND> {
 
   SYMMEM_FN u64 capacity(u32 rank) const { return word(rank, 0); }
   SYMMEM_FN u32 input(u32 target, u32 bin) const { return p.by_bin ? bin * world + target : target * minor + bin; }
+  // Of the split that is so many by target and bin, of those at hand.
+  SYMMEM_FN u32 input_of(u32 c) const {
+    const u32 target = by_minor.quotient(c);
+    return input(target, c - target * minor);
+  }
   SYMMEM_FN u64 rows(u32 source, u32 target, u32 bin) const { return word(source, HEAD + input(target, bin)); }
 
   // The output of a rank is by major, then by minor bins: either are sources, the others bins.
@@ -162,7 +168,7 @@ template <bool AT_HAND> struct Matrix : Messages<Matrix<AT_HAND>, AT_HAND> {
 
   // One past the last row of a split that an offset says the beginning of.
   SYMMEM_FN u64 end(u32 i, u64 split) const {
-    const u64 offset = load_element<u64>(pointer<u64>(p.in_offsets) + i);
+    const u64 offset = own_offset(i);
     return offset >> 63 ? ~0ull : add(offset, split);
   }
 };
@@ -221,21 +227,17 @@ SYMMEM_FN void join_chunks(u64* before, const u64* sums, u32 count) {
   }
 }
 
-SYMMEM_FN u64 pieces_of(u64 bytes) { return (bytes + PIECE - 1) / PIECE; }
-
 // The split of a thread's index, by target and bin, and where its rows begin if an offset says so: on their way
 // before the kernel knows that it is to go on.
 struct Ahead {
-  u32 target;
   u64 rows, from;
 
-  SYMMEM_FN Ahead(const Matrix<false>&) : target(0), rows(0), from(0) {}
-  SYMMEM_FN Ahead(const Matrix<true>& m) : Ahead(m, thread_index()) {}
-  SYMMEM_FN Ahead(const Matrix<true>& m, u32 c) : target(m.by_minor.quotient(c)), rows(0), from(0) {
-    if (c >= m.splits) return;
-    const u32 i = m.input(target, c - target * m.minor);
+  SYMMEM_FN Ahead(const Matrix<false>&) : rows(0), from(0) {}
+  SYMMEM_FN Ahead(const Matrix<true>& m) : rows(0), from(0) {
+    if (thread_index() >= m.splits) return;
+    const u32 i = m.input_of(thread_index());
     rows = m.own_split(i);
-    if (m.p.in_offsets != 0) from = load_element<u64>(pointer<u64>(m.p.in_offsets) + i);
+    if (m.p.in_offsets != 0) from = m.own_offset(i);
   }
 };
 
@@ -248,10 +250,14 @@ SYMMEM_FN bool begin_rows(const Matrix<true>& m, const Ahead& ahead) {
   if (thread_index() == 0) s.direct = 0;
 #pragma unroll 1
   for (u32 c = thread_index(); c < 32 * chunks; c += block_size()) {
-    const Ahead split = c == thread_index() ? ahead : Ahead(m, c);
-    if (c < m.splits) m.keep(m.me, HEAD + m.input(split.target, c - split.target * m.minor), split.rows);
-    sum_chunk(s.sent, s.sums[0], c / 32, m.splits, split.rows);
-    sum_chunk(s.totals, s.sums[1], c / 32, m.splits, pieces_of(split.rows * p.row));
+    u64 rows = 0;
+    if (c < m.splits) {
+      const u32 i = m.input_of(c);
+      rows = c == thread_index() ? ahead.rows : m.own_split(i);
+      m.keep(m.me, HEAD + i, rows);
+    }
+    sum_chunk(s.sent, s.sums[0], c / 32, m.splits, rows);
+    sum_chunk(s.totals, s.sums[1], c / 32, m.splits, pieces_of(rows * p.row));
   }
   block_sync();
   if (SYMMEM_UNLIKELY(chunks > 1)) {
@@ -262,10 +268,10 @@ SYMMEM_FN bool begin_rows(const Matrix<true>& m, const Ahead& ahead) {
   bool wrong = false;
 #pragma unroll 1
   for (u32 c = thread_index(); c < m.splits; c += block_size()) {
-    const Ahead split = c == thread_index() ? ahead : Ahead(m, c);
-    const u32 target = split.target, first = target * m.minor, end = first + m.minor;
-    const u64 total = s.sent[end] - s.sent[first], vectors = p.row / 16;
-    const u64 rows = s.sent[c + 1] - s.sent[c], from = p.in_offsets != 0 ? split.from : s.sent[c];
+    const u32 target = m.by_minor.quotient(c), first = target * m.minor, end = first + m.minor;
+    const u64 total = s.sent[end] - s.sent[first], vectors = p.row / 16, rows = s.sent[c + 1] - s.sent[c];
+    u64 from = s.sent[c];
+    if (p.in_offsets != 0) from = c == thread_index() ? ahead.from : m.own_offset(m.input_of(c));
     // Where a split has no rows, its offset means nothing. A negative one of either is past any input.
     wrong |= rows > p.input_rows || (rows != 0 && from > p.input_rows - rows);
     const bool lines = m.most_lines != 0 && target != m.me && total <= m.most_lines;
@@ -426,11 +432,11 @@ __device__ __attribute__((noinline)) inline u64 walk(const Matrix<false> m, u32 
       begin = from + sum_before(rows, all);
       from += all;
     } else if (bin < m.minor) {
-      begin = load_element<u64>(pointer<u64>(p.in_offsets) + m.input(target, bin));
+      begin = m.own_offset(m.input(target, bin));
     }
     // The caller may have changed splits and offsets since they were looked at: no row past the input is read.
     const u64 bytes = kept_rows(kept_rows(rows, at, capacity), begin, p.input_rows) * p.row;
-    const u64 first = pieces + sum_before((bytes + PIECE - 1) / PIECE, all);
+    const u64 first = pieces + sum_before(pieces_of(bytes), all);
     if (bin < m.minor) m.set_entry(target, bin, Entry{begin * p.row, at * p.row, bytes, first});
     pieces += all;
   };

@@ -123,7 +123,7 @@ const MATRIX: &[(&str, &[&[&str]])] = &[
     ("suite, 3, 8, 16 threads", &[&["--ranks", "3,8,16", "--threads", "--backend", "host"]]),
     // Where so many are another case: all the rest only waits for them to take turns.
     (
-        "sizes, MoE, 40 threads",
+        "some of it, 40 threads",
         &[
             &["--ranks", "40", "--threads", "--backend", "host", "collectives::sizes"],
             &["--ranks", "40", "--threads", "--backend", "host", "moe::"],

@@ -337,6 +337,20 @@ void time_out(Random& random, const Schedule& schedule) {
   }
 }
 
+// Runs each rank's call, of which one is another: all learn of that.
+template <class Its> void learn_of(Place& place, u32 world, u32 odd, Its its) {
+  for (u32 r = 0; r < world; r++) {
+    its(r).prepare(r);
+    its(r).launch(place.group, r, place.group.next(r, 0xca11 + (r == odd)));
+  }
+  place.machine.run();
+  for (u32 r = 0; r < world; r++) {
+    const Record found = place.group.record(r);
+    CHECK(place.group.has_failed(r) && found.reason == REASON_CALL_MISMATCH, "rank %u: reason %u", r, found.reason);
+    CHECK(found.reporter == odd + 1 || found.culprit == odd + 1, "reported by %u about %u, not %u", found.reporter, found.culprit, odd + 1);
+  }
+}
+
 // One rank is in another call: all learn of it, and nobody's output was written.
 void mismatch(Random& random, const Schedule& schedule) {
   Setting setting = some_setting(random);
@@ -344,17 +358,9 @@ void mismatch(Random& random, const Schedule& schedule) {
   const u32 odd = random.below(setting.world);
   Place place(random, schedule, setting);
   Routing routing(random, setting, 40);
-  for (u32 r = 0; r < setting.world; r++) {
-    routing.prepare(r);
-    routing.launch(place.group, r, place.group.next(r, 0xca11 + (r == odd)));
-  }
-  place.machine.run();
-  for (u32 r = 0; r < setting.world; r++) {
-    const Record found = place.group.record(r);
-    CHECK(place.group.has_failed(r) && found.reason == REASON_CALL_MISMATCH, "rank %u: reason %u", r, found.reason);
-    CHECK(found.reporter == odd + 1 || found.culprit == odd + 1, "reported by %u about %u, not %u", found.reporter, found.culprit, odd + 1);
+  learn_of(place, setting.world, odd, [&](u32) -> Operation& { return routing; });
+  for (u32 r = 0; r < setting.world; r++)
     CHECK(routing.out[r].guards_hold() && routing.more_out[r].guards_hold(), "rank %u: bytes outside were written", r);
-  }
   CHECK(setting.world != 2 || (routing.out[0].is_poison() && routing.out[1].is_poison()), "rows were stored in calls that differ");
 }
 
@@ -366,17 +372,9 @@ void another_kind(Random& random, const Schedule& schedule) {
   Place place(random, schedule, setting);
   Routing routing(random, setting, 40);
   Exchanging exchanging(random, setting, random.of({STAGED, DIRECT}));
-  for (u32 r = 0; r < setting.world; r++) {
-    Operation& its = r == odd ? (Operation&)exchanging : routing;
-    its.prepare(r);
-    its.launch(place.group, r, place.group.next(r, 0xca11 + (r == odd)));
-  }
-  place.machine.run();
-  for (u32 r = 0; r < setting.world; r++) {
-    const Record found = place.group.record(r);
-    CHECK(place.group.has_failed(r) && found.reason == REASON_CALL_MISMATCH, "rank %u: reason %u", r, found.reason);
+  learn_of(place, setting.world, odd, [&](u32 r) -> Operation& { return r == odd ? (Operation&)exchanging : routing; });
+  for (u32 r = 0; r < setting.world; r++)
     CHECK(r == odd || (routing.out[r].is_poison() && routing.out[r].guards_hold()), "rank %u: rows of a call that only some are in", r);
-  }
 }
 
 // Each rank is delayed at each step, those of rows included.

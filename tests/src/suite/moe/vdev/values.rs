@@ -1,6 +1,7 @@
 //! What comes to whom.
 
 use symmem_hal::StreamMode;
+use symmem_hal::types::Bytes;
 use symmem_mem::{Completion, Options, Tensor};
 use symmem_moe::Moe as _;
 use symmem_sync::Lanes as _;
@@ -73,13 +74,11 @@ fn skewed_and_empty_splits(context: &Context) -> Verdict {
 
 fn any_number_of_experts(context: &Context) -> Verdict {
     let mut random = random(context, 4);
-    let group = context.group()?;
-    // Of each rank: a lane of eight has room for the splits of a thousand on a GPU.
-    let numbers: &[usize] = match context.size() {
-        ..=4 => &[1, 2, 5, 16, 17, 33, 129, 257],
-        5..=8 => &[1, 2, 5, 16, 17, 33, 129],
-        _ => &[1, 17],
-    };
+    // Room on a GPU for the splits of 257 experts on each of eight ranks.
+    let options = Options { workspace: Bytes::mib(2), ..options(context.size()) };
+    let group = context.group_with(&options)?;
+    let numbers: &[usize] =
+        if context.size() > 8 { &[1, 17] } else { &[1, 2, 5, 16, 17, 33, 129, 257] };
     for experts in numbers {
         for form in [Form::Dispatch { align: 4 }, Form::Combine] {
             context.step(format_args!("{experts} experts, {form:?}"));
