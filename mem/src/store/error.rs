@@ -8,6 +8,7 @@ use std::time::Duration;
 use symmem_hal::{Fault, Kind};
 use thiserror::Error;
 
+use super::gather::GatherFault;
 use super::tcp::wire::WireError;
 
 /// Why a store call failed.
@@ -107,6 +108,16 @@ pub enum StoreError {
         /// What was to be added.
         amount: i64,
     },
+    /// Contributions to a gather that do not fit, by themselves or together.
+    #[error("{store}: gather under {key:?}: {fault}")]
+    Gather {
+        /// The store.
+        store: Arc<str>,
+        /// The gather's key.
+        key: String,
+        /// What does not fit.
+        fault: GatherFault,
+    },
 }
 
 impl Fault for StoreError {
@@ -117,7 +128,8 @@ impl Fault for StoreError {
             StoreError::Lost { .. } => Kind::System,
             StoreError::TooLarge { .. }
             | StoreError::NotANumber { .. }
-            | StoreError::Overflow { .. } => Kind::InvalidArgument,
+            | StoreError::Overflow { .. }
+            | StoreError::Gather { .. } => Kind::InvalidArgument,
         }
     }
 }
@@ -132,6 +144,13 @@ pub enum Missing {
     AmongKeys(Vec<String>),
     /// The server did not answer a request about these keys.
     Answer(Vec<String>),
+    /// Nobody has contributed for these slots of a gather.
+    Slots {
+        /// The gather's key.
+        key: String,
+        /// The slots, in ascending order.
+        slots: Vec<u32>,
+    },
 }
 
 impl Missing {
@@ -140,6 +159,7 @@ impl Missing {
     pub fn keys(&self) -> &[String] {
         match self {
             Missing::Keys(keys) | Missing::AmongKeys(keys) | Missing::Answer(keys) => keys,
+            Missing::Slots { key, .. } => std::slice::from_ref(key),
         }
     }
 }
@@ -150,6 +170,7 @@ impl Missing {
         match self {
             Missing::Keys(_) | Missing::AmongKeys(_) => "see where those are who set them",
             Missing::Answer(_) => "see whether the server is busy or cut off",
+            Missing::Slots { .. } => "see where those are who contribute them",
         }
     }
 }
@@ -160,6 +181,11 @@ impl fmt::Display for Missing {
             Missing::Keys(keys) => write!(f, "{}", KeyList(keys)),
             Missing::AmongKeys(keys) => write!(f, "at least one of {}", KeyList(keys)),
             Missing::Answer(keys) => write!(f, "the server's answer for {}", KeyList(keys)),
+            Missing::Slots { key, slots } => {
+                f.write_str(if slots.len() == 1 { "slot" } else { "slots" })?;
+                list(f, slots)?;
+                write!(f, " of key {key:?}")
+            }
         }
     }
 }
@@ -210,16 +236,20 @@ struct KeyList<'a>(&'a [String]);
 
 impl fmt::Display for KeyList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 8;
-        let (noun, n) = (if self.0.len() == 1 { "key" } else { "keys" }, self.0.len());
-        f.write_str(noun)?;
-        for (i, key) in self.0.iter().take(SHOWN).enumerate() {
-            write!(f, "{} {key:?}", if i == 0 { "" } else { "," })?;
-        }
-        if n > SHOWN {
-            write!(f, " and {} more", n - SHOWN)?;
-        }
-        Ok(())
+        f.write_str(if self.0.len() == 1 { "key" } else { "keys" })?;
+        list(f, self.0)
+    }
+}
+
+/// Writes the first few of a list, each after a space, and how many more there are.
+fn list(f: &mut fmt::Formatter<'_>, items: &[impl fmt::Debug]) -> fmt::Result {
+    const SHOWN: usize = 8;
+    for (i, item) in items.iter().take(SHOWN).enumerate() {
+        write!(f, "{} {item:?}", if i == 0 { "" } else { "," })?;
+    }
+    match items.len().saturating_sub(SHOWN) {
+        0 => Ok(()),
+        more => write!(f, " and {more} more"),
     }
 }
 
@@ -259,6 +289,11 @@ mod tests {
             (timed_out(Missing::AmongKeys(keys.clone())), "who set them, or allow more time"),
             (timed_out(Missing::Answer(keys.clone())), "busy or cut off, or allow more time"),
             (
+                timed_out(Missing::Slots { key: key.clone(), slots: vec![3, 7] }),
+                "missing slots 3, 7 of key \"k\": see where those are who contribute them, or allow \
+                 more time",
+            ),
+            (
                 StoreError::Cancelled {
                     store: store.clone(),
                     operation,
@@ -296,8 +331,17 @@ mod tests {
                 "set it to one, or take another key",
             ),
             (
-                StoreError::Overflow { store, key, stored: i64::MAX, amount: 1 },
+                StoreError::Overflow {
+                    store: store.clone(),
+                    key: key.clone(),
+                    stored: i64::MAX,
+                    amount: 1,
+                },
                 "set it to a smaller number, or take another key",
+            ),
+            (
+                StoreError::Gather { store, key, fault: GatherFault::Overlap { slot: 3 } },
+                "see who else has that place, or take another key",
             ),
         ];
         for (error, remedy) in cases {
@@ -308,7 +352,8 @@ mod tests {
                 | StoreError::Lost { .. }
                 | StoreError::TooLarge { .. }
                 | StoreError::NotANumber { .. }
-                | StoreError::Overflow { .. } => {}
+                | StoreError::Overflow { .. }
+                | StoreError::Gather { .. } => {}
             }
             assert!(error.to_string().ends_with(remedy), "{error}");
         }

@@ -94,6 +94,10 @@ impl Default for LocalStore {
 }
 
 impl Store for LocalStore {
+    fn name(&self) -> Arc<str> {
+        self.name.clone()
+    }
+
     fn set(&self, key: &str, value: &[u8], wait: &Wait) -> Result<(), StoreError> {
         self.begin("set", &[key], wait)?.fits("a value", value.len(), Limits::DEFAULT.value)?;
         self.change(key, |table| table.set(key.as_bytes(), value))

@@ -18,6 +18,7 @@
 
 mod call;
 mod error;
+mod gather;
 mod local;
 mod monitor;
 mod prefix;
@@ -28,10 +29,12 @@ pub mod tcp;
 mod conformance;
 
 pub use error::{LostCause, Missing, StoreError};
+pub use gather::{Contribution, GatherFault, MOST_SLOTS, Part};
 pub use local::LocalStore;
 pub use prefix::PrefixStore;
 
 use core::fmt;
+use std::sync::Arc;
 
 use symmem_hal::Wait;
 
@@ -45,6 +48,9 @@ use symmem_hal::Wait;
 ///
 /// All calls return [`StoreError`]; it names the store, the operation, the keys and the times.
 pub trait Store: Send + Sync + fmt::Debug {
+    /// What the store is called in errors.
+    fn name(&self) -> Arc<str>;
+
     /// Stores `value` under `key`, replacing what was there.
     ///
     /// On a network store the request is on its way when this returns; every later call through
@@ -80,4 +86,29 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// The values of all keys, in their order; waits until every one is there.
     fn multi_get(&self, keys: &[&str], wait: &Wait) -> Result<Vec<Vec<u8>>, StoreError>;
+
+    /// Brings `mine` to the gather under `key`, waits until the contributions cover all slots, and
+    /// returns them all, the one with the lowest slot first.
+    ///
+    /// The same contribution again gives the same result, also after the gather is complete: a call
+    /// that failed can be repeated. A different one that covers a slot twice is refused, with the
+    /// slot. A key serves one gather: take another one for the next.
+    ///
+    /// As provided it is one request to write a key for each slot of `mine`, and one
+    /// [`multi_get`](Self::multi_get) of all slots' keys, `key/0` and so on, which stay in the store;
+    /// of the [heads](Contribution::heads)' alone where those are given. Of two contributors that
+    /// claim one slot only the one that was overwritten is told, unless it was through before.
+    ///
+    /// # Errors
+    ///
+    /// Besides those of all calls: [`StoreError::Gather`], and a time-out that names the slots that
+    /// nobody covers ([`Missing::Slots`]).
+    fn gather(
+        &self,
+        key: &str,
+        mine: &Contribution<'_>,
+        wait: &Wait,
+    ) -> Result<Vec<Part>, StoreError> {
+        gather::over_keys::gather(self, key, mine, wait)
+    }
 }

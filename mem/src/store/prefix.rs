@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use symmem_hal::Wait;
 
-use super::{Store, StoreError};
+use super::{Contribution, Part, Store, StoreError};
 
 /// A view of a store in which every key begins with `prefix` and a slash.
 ///
@@ -35,6 +35,10 @@ impl PrefixStore {
 }
 
 impl Store for PrefixStore {
+    fn name(&self) -> Arc<str> {
+        self.store.name()
+    }
+
     fn set(&self, key: &str, value: &[u8], wait: &Wait) -> Result<(), StoreError> {
         self.store.set(&self.key(key), value, wait)
     }
@@ -67,5 +71,14 @@ impl Store for PrefixStore {
 
     fn multi_get(&self, keys: &[&str], wait: &Wait) -> Result<Vec<Vec<u8>>, StoreError> {
         self.with_keys(keys, |keys| self.store.multi_get(keys, wait))
+    }
+
+    fn gather(
+        &self,
+        key: &str,
+        mine: &Contribution<'_>,
+        wait: &Wait,
+    ) -> Result<Vec<Part>, StoreError> {
+        self.store.gather(&self.key(key), mine, wait)
     }
 }

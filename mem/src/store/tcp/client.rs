@@ -98,6 +98,10 @@ impl TcpStore {
 }
 
 impl Store for TcpStore {
+    fn name(&self) -> Arc<str> {
+        self.name.clone()
+    }
+
     fn set(&self, key: &str, value: &[u8], wait: &Wait) -> Result<(), StoreError> {
         let keys = [key];
         let call = self.begin("set", &keys, wait)?;
