@@ -47,8 +47,8 @@ pub enum StoreError {
         /// How long the call took.
         elapsed: Duration,
     },
-    /// The connection to the store ended. Later calls through this store fail with the same cause
-    /// at once.
+    /// The store is gone, or of no more use. Later calls through this store fail with the same cause at
+    /// once.
     #[error(
         "{store}: lost during {operation} of {}: {cause}; connect again if the server still runs, else start the run again",
         KeyList(keys)
@@ -60,6 +60,26 @@ pub enum StoreError {
         operation: &'static str,
         /// Its keys.
         keys: Vec<String>,
+        /// What ended the connection.
+        cause: LostCause,
+    },
+    /// The connection to the store ended while something was being changed, and the server is not one
+    /// of this crate, so that it cannot be asked whether it was done. Later calls connect again.
+    #[error(
+        "{store}: lost during {operation} of {}: {cause}; whether {} changed is not known: look before doing it again",
+        KeyList(keys),
+        Changed(doubtful)
+    )]
+    Doubtful {
+        /// The store.
+        store: Arc<str>,
+        /// The call.
+        operation: &'static str,
+        /// Its keys. The call itself was not done unless they are among the doubtful ones.
+        keys: Vec<String>,
+        /// The keys of requests that may have been done or not, this call's or those of earlier calls
+        /// that wait for no answer, as [`set`](super::Store::set).
+        doubtful: Box<[String]>,
         /// What ended the connection.
         cause: LostCause,
     },
@@ -125,7 +145,7 @@ impl Fault for StoreError {
         match self {
             StoreError::TimedOut { .. } => Kind::TimedOut,
             StoreError::Cancelled { .. } => Kind::Cancelled,
-            StoreError::Lost { .. } => Kind::System,
+            StoreError::Lost { .. } | StoreError::Doubtful { .. } => Kind::System,
             StoreError::TooLarge { .. }
             | StoreError::NotANumber { .. }
             | StoreError::Overflow { .. }
@@ -149,7 +169,16 @@ pub enum Missing {
         /// The gather's key.
         key: String,
         /// The slots, in ascending order.
-        slots: Vec<u32>,
+        slots: Box<[u32]>,
+    },
+    /// Not so many have arrived at a barrier.
+    Arrivals {
+        /// The barrier's key.
+        key: String,
+        /// How many have, this one included; `None` where the server did not say.
+        arrived: Option<u32>,
+        /// How many are to.
+        count: u64,
     },
 }
 
@@ -159,7 +188,7 @@ impl Missing {
     pub fn keys(&self) -> &[String] {
         match self {
             Missing::Keys(keys) | Missing::AmongKeys(keys) | Missing::Answer(keys) => keys,
-            Missing::Slots { key, .. } => std::slice::from_ref(key),
+            Missing::Slots { key, .. } | Missing::Arrivals { key, .. } => std::slice::from_ref(key),
         }
     }
 }
@@ -171,6 +200,7 @@ impl Missing {
             Missing::Keys(_) | Missing::AmongKeys(_) => "see where those are who set them",
             Missing::Answer(_) => "see whether the server is busy or cut off",
             Missing::Slots { .. } => "see where those are who contribute them",
+            Missing::Arrivals { .. } => "see where the others are",
         }
     }
 }
@@ -185,6 +215,12 @@ impl fmt::Display for Missing {
                 f.write_str(if slots.len() == 1 { "slot" } else { "slots" })?;
                 list(f, slots)?;
                 write!(f, " of key {key:?}")
+            }
+            Missing::Arrivals { key, arrived: Some(arrived), count } => {
+                write!(f, "{} of {count} at key {key:?}", count.saturating_sub(u64::from(*arrived)))
+            }
+            Missing::Arrivals { key, arrived: None, count } => {
+                write!(f, "some of {count} at key {key:?}")
             }
         }
     }
@@ -205,12 +241,31 @@ pub enum LostCause {
     /// The server sent what the protocol does not allow.
     #[error("the server does not follow the protocol: {0}")]
     Protocol(WireError),
+    /// Another server answers in its place: what was stored is gone.
+    #[error("the server has been started again, and what was stored is gone")]
+    Restarted,
+    /// The server has had too many clients to know what this one had it do.
+    #[error("the server has forgotten this client")]
+    Forgotten,
+    /// The server would not do a request, this one or one before it that had no answer.
+    #[error("the server refused a request: {reason}")]
+    Refused {
+        /// Why, as its log has it.
+        reason: String,
+    },
     /// The server sent bytes that nothing asked for.
     #[error("the server sent {bytes} bytes that answer no request")]
     Unasked {
         /// How many.
         bytes: usize,
     },
+}
+
+impl LostCause {
+    /// Whether a new connection may do better.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, LostCause::Closed | LostCause::Io(_))
+    }
 }
 
 impl From<WireError> for LostCause {
@@ -228,6 +283,15 @@ impl From<io::Error> for LostCause {
 impl From<rustix::io::Errno> for LostCause {
     fn from(error: rustix::io::Errno) -> Self {
         io::Error::from(error).into()
+    }
+}
+
+/// The keys of a list, as the subject of a sentence.
+struct Changed<'a>(&'a [String]);
+
+impl fmt::Display for Changed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", KeyList(self.0), if self.0.len() == 1 { "was" } else { "were" })
     }
 }
 
@@ -289,9 +353,13 @@ mod tests {
             (timed_out(Missing::AmongKeys(keys.clone())), "who set them, or allow more time"),
             (timed_out(Missing::Answer(keys.clone())), "busy or cut off, or allow more time"),
             (
-                timed_out(Missing::Slots { key: key.clone(), slots: vec![3, 7] }),
+                timed_out(Missing::Slots { key: key.clone(), slots: [3, 7].into() }),
                 "missing slots 3, 7 of key \"k\": see where those are who contribute them, or allow \
                  more time",
+            ),
+            (
+                timed_out(Missing::Arrivals { key: key.clone(), arrived: Some(3), count: 4 }),
+                "missing 1 of 4 at key \"k\": see where the others are, or allow more time",
             ),
             (
                 StoreError::Cancelled {
@@ -310,6 +378,16 @@ mod tests {
                     cause: LostCause::Closed,
                 },
                 "connect again if the server still runs, else start the run again",
+            ),
+            (
+                StoreError::Doubtful {
+                    store: store.clone(),
+                    operation,
+                    keys: keys.clone(),
+                    doubtful: ["k".to_owned(), "l".to_owned()].into(),
+                    cause: LostCause::Closed,
+                },
+                "whether keys \"k\", \"l\" were changed is not known: look before doing it again",
             ),
             (
                 StoreError::TooLarge {
@@ -350,6 +428,7 @@ mod tests {
                 StoreError::TimedOut { .. }
                 | StoreError::Cancelled { .. }
                 | StoreError::Lost { .. }
+                | StoreError::Doubtful { .. }
                 | StoreError::TooLarge { .. }
                 | StoreError::NotANumber { .. }
                 | StoreError::Overflow { .. }

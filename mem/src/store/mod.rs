@@ -13,8 +13,6 @@
 //!   which store it was given. Every call is bounded by a [`Wait`]; no call waits for ever.
 //! - The semantics are those of PyTorch's `Store`, surprises included ([`Store::compare_set`]),
 //!   because ranks of both meet on one store.
-//! - No delete: a key of a run is written by one rank and read by others, and a reader that waits
-//!   for a key may rely on it being there afterwards.
 
 mod call;
 mod error;
@@ -60,6 +58,20 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// The value of `key`; waits until there is one.
     fn get(&self, key: &str, wait: &Wait) -> Result<Vec<u8>, StoreError>;
 
+    /// Stores values, all before anybody sees one of them. Of a key named twice the last one stays.
+    ///
+    /// As [`set`](Self::set) for when it is done.
+    fn multi_set(&self, entries: &[(&str, &[u8])], wait: &Wait) -> Result<(), StoreError>;
+
+    /// Puts bytes after the value of `key`, absent being empty. The whole may become longer than what
+    /// one call takes.
+    ///
+    /// As [`set`](Self::set) for when it is done.
+    fn append(&self, key: &str, value: &[u8], wait: &Wait) -> Result<(), StoreError>;
+
+    /// Removes the value of `key`; whether there was one.
+    fn delete(&self, key: &str, wait: &Wait) -> Result<bool, StoreError>;
+
     /// Adds `amount` to the number under `key`, absent being 0, and returns the sum.
     ///
     /// The number is kept as decimal text, which is what [`get`](Self::get) returns.
@@ -78,14 +90,45 @@ pub trait Store: Send + Sync + fmt::Debug {
         wait: &Wait,
     ) -> Result<Vec<u8>, StoreError>;
 
-    /// Waits until every key has a value. An empty list is there at once.
+    /// Waits until every key has a value, or something in its queue. An empty list is there at once.
+    ///
+    /// A key that was there during the call and is gone counts as well, as long as the wait did not
+    /// have to move to another connection.
     fn wait(&self, keys: &[&str], wait: &Wait) -> Result<(), StoreError>;
 
-    /// Whether every key has a value now.
+    /// Whether every key has a value, or something in its queue, now.
     fn check(&self, keys: &[&str], wait: &Wait) -> Result<bool, StoreError>;
 
     /// The values of all keys, in their order; waits until every one is there.
     fn multi_get(&self, keys: &[&str], wait: &Wait) -> Result<Vec<Vec<u8>>, StoreError>;
+
+    /// How many keys have a value, those of others and outside of any [prefix](PrefixStore) included.
+    fn num_keys(&self, wait: &Wait) -> Result<u64, StoreError>;
+
+    /// The keys that have a value, in no order; within a [prefix](PrefixStore) those of it, without it.
+    /// What is no text in a key is replaced.
+    fn list_keys(&self, wait: &Wait) -> Result<Vec<String>, StoreError>;
+
+    /// Puts a value at the end of the queue of `key`. A key's queue and value do not touch each other.
+    ///
+    /// As [`set`](Self::set) for when it is done.
+    fn queue_push(&self, key: &str, value: &[u8], wait: &Wait) -> Result<(), StoreError>;
+
+    /// Takes the first value of a queue; waits until there is one. Who waits longest is first, among
+    /// those who came to wait at the server.
+    fn queue_pop(&self, key: &str, wait: &Wait) -> Result<Vec<u8>, StoreError>;
+
+    /// Takes the first value of a queue, if there is one.
+    fn queue_try_pop(&self, key: &str, wait: &Wait) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// The length of a queue.
+    fn queue_len(&self, key: &str, wait: &Wait) -> Result<u64, StoreError>;
+
+    /// Adds 1 to the number under `key`, as [`add`](Self::add) does, and waits until it is `count`.
+    ///
+    /// Who comes later finds it reached; a call that fails may have been counted. So a key serves one
+    /// barrier.
+    fn barrier(&self, key: &str, count: u64, wait: &Wait) -> Result<(), StoreError>;
 
     /// Brings `mine` to the gather under `key`, waits until the contributions cover all slots, and
     /// returns them all, the one with the lowest slot first.

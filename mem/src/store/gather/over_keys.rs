@@ -71,12 +71,17 @@ pub(in crate::store) fn gather(
         }
     };
     let head = mine.slots[0];
-    // First the head: it is the largest, so the one that may be refused.
-    store.set(&slot_key(&head), &Entry::encode_head(mine), wait)?;
-    if mine.heads.is_none() {
-        for slot in &mine.slots[1..] {
-            store.set(&slot_key(slot), &Entry::encode_mark(head), wait)?;
+    let value = Entry::encode_head(mine);
+    match mine.heads {
+        None if mine.slots.len() > 1 => {
+            let mark = Entry::encode_mark(head);
+            let names: Vec<String> = mine.slots.iter().map(slot_key).collect();
+            let mut entries: Vec<(&str, &[u8])> =
+                names.iter().map(|name| (name.as_str(), &mark[..])).collect();
+            entries[0].1 = &value;
+            store.multi_set(&entries, wait)?;
         }
+        _ => store.set(&slot_key(&head), &value, wait)?,
     }
 
     let names: Vec<String> = read.iter().map(slot_key).collect();
