@@ -127,7 +127,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Adds 1 to the number under `key`, as [`add`](Self::add) does, and waits until it is `count`.
     ///
     /// Who comes later finds it reached; a call that fails may have been counted. So a key serves one
-    /// barrier.
+    /// barrier. Ranks of PyTorch meet here by `TCPStore.barrier`: its `PrefixStore` and its other stores
+    /// make barriers of other keys.
     fn barrier(&self, key: &str, count: u64, wait: &Wait) -> Result<(), StoreError>;
 
     /// Brings `mine` to the gather under `key`, waits until the contributions cover all slots, and

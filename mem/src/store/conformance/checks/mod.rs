@@ -1,4 +1,4 @@
-//! The checks, for every store: those of this crate, and of others' servers (`tests/torch_store.rs`, which
+//! The checks, for every store: those of this crate, and of others' servers (`tests/torch_store`, which
 //! includes this folder).
 
 #![allow(clippy::unwrap_used, clippy::panic)]
