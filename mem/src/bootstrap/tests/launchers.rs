@@ -182,6 +182,9 @@ fn exported_by_a_script_inside_another_launcher() {
     }
     let rank = Rank::of(SRUN).with("RANK=2 WORLD_SIZE=3").with(STORE);
     assert_eq!(who(&rank), Ok((Launcher::Slurm, 2, 3)));
+    // Of a torchrun around mpirun, whose ranks have been given others.
+    let rank = rank.with("GROUP_RANK=0 GROUP_WORLD_SIZE=1").read().unwrap();
+    assert_eq!((rank.node, rank.nodes), (Some(1), Some(2)));
     // PMIx's variables have no size, another has.
     let rank = Rank::of("PMIX_RANK=1 RANK=1 WORLD_SIZE=2 PMIX_NAMESPACE=a").with(STORE);
     assert_eq!(who(&rank), Ok((Launcher::Pmix, 1, 2)));
