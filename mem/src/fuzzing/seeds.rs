@@ -12,7 +12,8 @@ use crate::group::{Options, agree, recover};
 use crate::liveness::Message;
 use crate::rendezvous::record::{About, Record, Step};
 use crate::rendezvous::{exchange, multicast};
-use crate::store::tcp::wire::{Answer, Query, Request};
+use crate::store::GatherFault;
+use crate::store::tcp::wire::{Answer, Query, Request, Resumed};
 
 /// Bytes for each target, by its name.
 #[must_use]
@@ -183,6 +184,18 @@ fn requests() -> Vec<Vec<u8>> {
         Request::Wait { keys: keys() },
         Request::MultiGet { keys: keys() },
         Request::CancelWait,
+        Request::GetNumKeys,
+        Request::DeleteKey { key: b"k" },
+        Request::Append { key: b"k", value: b"more" },
+        Request::MultiSet { entries: vec![(b"a", b"1"), (b"b", b"")] },
+        Request::QueuePush { key: b"q", value: b"first" },
+        Request::QueuePop { key: b"q" },
+        Request::QueueLen { key: b"q" },
+        Request::ListKeys,
+        Request::Barrier { key: b"b", count: 2 },
+        Request::Open { session: 7 },
+        Request::Resume { session: 7, next: 3 },
+        Request::Gather { key: b"g", total: 3, slots: &[0, 0, 0, 0, 2, 0, 0, 0], value: b"v" },
     ];
     let encode = |request: &Request<'_>| {
         let mut bytes = Vec::new();
@@ -209,5 +222,29 @@ fn answers() -> Vec<Vec<u8>> {
     let mut nonce = vec![0];
     Answer::put_nonce(&mut nonce, 0x238a);
     let huge = [&[1][..], &u64::MAX.to_le_bytes()].concat();
-    vec![values, integer, nonce, vec![0, 0], vec![0, 1], vec![0, 0, 1], vec![0, 2], huge]
+    let of = |put: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = vec![0];
+        put(&mut bytes);
+        bytes
+    };
+    let keys: [&[u8]; 2] = [b"a", b"b"];
+    let parts: [(&[u32], &[u8]); 2] = [(&[0, 2], b"first"), (&[1], b"")];
+    let reason = "storing is over the limit".to_owned();
+    vec![
+        values,
+        integer,
+        nonce,
+        vec![0, 0],
+        vec![0, 1],
+        vec![0, 0, 1],
+        vec![0, 2],
+        huge,
+        of(&|out| Answer::put_popped(out, 2, Some(b"first"))),
+        of(&|out| Answer::put_keys(out, keys.into_iter())),
+        of(&|out| Answer::put_resumed(out, &Resumed::Known { done: 3 })),
+        of(&|out| Answer::put_resumed(out, &Resumed::Refused { reason: reason.clone() })),
+        of(&|out| Answer::put_parts(out, parts.into_iter())),
+        of(&|out| Answer::put_missing(out, &[1, 2])),
+        of(&|out| Answer::put_fault(out, GatherFault::Overlap { slot: 1 })),
+    ]
 }

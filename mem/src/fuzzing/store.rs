@@ -1,7 +1,7 @@
 //! The store's messages, and what launchers say.
 
 use crate::bootstrap::Bootstrap;
-use crate::store::tcp::wire::{Answer, Decoded, Limits, Request};
+use crate::store::tcp::wire::{Answer, Decoded, Gathered, Limits, Request, Resumed};
 
 /// Limits that short inputs reach.
 const SMALL: Limits = Limits { key: 16, value: 64, keys: 8, request: 400, answer: 400 };
@@ -60,6 +60,11 @@ pub fn store_answer(bytes: &[u8]) {
         Answer::Check,
         Answer::Wait,
         Answer::CancelledWait,
+        Answer::Cancelled,
+        Answer::Popped,
+        Answer::Keys,
+        Answer::Resumed,
+        Answer::Gathered,
     ];
     for shape in shapes {
         for limits in [&SMALL, &Limits::DEFAULT] {
@@ -96,6 +101,23 @@ fn one_answer(shape: Answer, bytes: &[u8], limits: &Limits) {
                     assert_eq!(encoded, message);
                 }
                 Answer::Wait | Answer::CancelledWait => assert!((1..=2).contains(&length)),
+                Answer::Cancelled => assert_eq!(length, 1),
+                Answer::Popped => {
+                    let value = Answer::popped(message);
+                    let queued = Answer::integer(&message[..8]).unwrap_or_default();
+                    assert_eq!(value.is_some(), queued > 0);
+                    let mut encoded = Vec::new();
+                    Answer::put_popped(&mut encoded, queued as usize, value.as_deref());
+                    assert_eq!(encoded, message);
+                }
+                Answer::Keys => {
+                    let mut encoded = Vec::new();
+                    let keys = Answer::keys(message);
+                    Answer::put_keys(&mut encoded, keys.iter().map(Vec::as_slice));
+                    assert_eq!(encoded, message);
+                }
+                Answer::Resumed => resumed(message),
+                Answer::Gathered => gathered(message),
             }
         }
         Ok(Decoded::Partial { needed }) => {
@@ -103,6 +125,33 @@ fn one_answer(shape: Answer, bytes: &[u8], limits: &Limits) {
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
+}
+
+fn resumed(message: &[u8]) {
+    match Answer::resumed(message) {
+        Some(resumed) => {
+            let mut encoded = Vec::new();
+            Answer::put_resumed(&mut encoded, &resumed);
+            // A reason that is no text is not kept as it is.
+            let exact = !matches!(resumed, Resumed::Refused { .. });
+            assert!(!exact || encoded == message);
+        }
+        None => panic!("{message:?} is whole"),
+    }
+}
+
+fn gathered(message: &[u8]) {
+    let Some(found) = Answer::gathered(message) else { panic!("{message:?} is whole") };
+    let mut encoded = Vec::new();
+    match &found {
+        Gathered::Complete(parts) => {
+            let parts = parts.iter().map(|part| (&*part.slots, &*part.value));
+            Answer::put_parts(&mut encoded, parts);
+        }
+        Gathered::Missing(slots) => Answer::put_missing(&mut encoded, slots),
+        Gathered::Fault(fault) => Answer::put_fault(&mut encoded, *fault),
+    }
+    assert_eq!(Answer::gathered(&encoded), Some(found));
 }
 
 /// A launcher's variables: a line each, the name before the first `=`.

@@ -62,6 +62,18 @@ impl<'a> Call<'a> {
         })
     }
 
+    /// Refuses values, or all of a request's keys and values, over the limits.
+    pub fn fit_together(
+        &self,
+        entries: &[(&str, &[u8])],
+        limits: &Limits,
+    ) -> Result<(), StoreError> {
+        let longest = entries.iter().map(|(_, value)| value.len()).max().unwrap_or(0);
+        self.fits("a value", longest, limits.value)?;
+        let bytes = entries.iter().map(|(key, value)| 16 + key.len() + value.len());
+        self.fits("the request", bytes.sum::<usize>() + 9, limits.request)
+    }
+
     pub fn timed_out(&self, missing: Missing) -> StoreError {
         StoreError::TimedOut {
             store: self.store.clone(),
@@ -75,6 +87,12 @@ impl<'a> Call<'a> {
     pub fn lost(&self, cause: LostCause) -> StoreError {
         let (store, operation) = (self.store.clone(), self.operation);
         StoreError::Lost { store, operation, keys: self.key_names(), cause }
+    }
+
+    pub fn doubtful(&self, doubtful: Vec<String>, cause: LostCause) -> StoreError {
+        let (store, operation) = (self.store.clone(), self.operation);
+        let (keys, doubtful) = (self.key_names(), doubtful.into());
+        StoreError::Doubtful { store, operation, keys, doubtful, cause }
     }
 
     /// The end of a wait for the server.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use symmem_hal::{Fault, Kind};
 use thiserror::Error;
 
+use super::gather::GatherFault;
 use super::tcp::wire::WireError;
 
 /// Why a store call failed.
@@ -46,8 +47,8 @@ pub enum StoreError {
         /// How long the call took.
         elapsed: Duration,
     },
-    /// The connection to the store ended. Later calls through this store fail with the same cause
-    /// at once.
+    /// The store is gone, or of no more use. Later calls through this store fail with the same cause at
+    /// once.
     #[error(
         "{store}: lost during {operation} of {}: {cause}; connect again if the server still runs, else start the run again",
         KeyList(keys)
@@ -59,6 +60,26 @@ pub enum StoreError {
         operation: &'static str,
         /// Its keys.
         keys: Vec<String>,
+        /// What ended the connection.
+        cause: LostCause,
+    },
+    /// The connection to the store ended while something was being changed, and the server is not one
+    /// of this crate, so that it cannot be asked whether it was done. Later calls connect again.
+    #[error(
+        "{store}: lost during {operation} of {}: {cause}; whether {} changed is not known: look before doing it again",
+        KeyList(keys),
+        Changed(doubtful)
+    )]
+    Doubtful {
+        /// The store.
+        store: Arc<str>,
+        /// The call.
+        operation: &'static str,
+        /// Its keys. The call itself was not done unless they are among the doubtful ones.
+        keys: Vec<String>,
+        /// The keys of requests that may have been done or not, this call's or those of earlier calls
+        /// that wait for no answer, as [`set`](super::Store::set).
+        doubtful: Box<[String]>,
         /// What ended the connection.
         cause: LostCause,
     },
@@ -107,6 +128,16 @@ pub enum StoreError {
         /// What was to be added.
         amount: i64,
     },
+    /// Contributions to a gather that do not fit, by themselves or together.
+    #[error("{store}: gather under {key:?}: {fault}")]
+    Gather {
+        /// The store.
+        store: Arc<str>,
+        /// The gather's key.
+        key: String,
+        /// What does not fit.
+        fault: GatherFault,
+    },
 }
 
 impl Fault for StoreError {
@@ -114,10 +145,11 @@ impl Fault for StoreError {
         match self {
             StoreError::TimedOut { .. } => Kind::TimedOut,
             StoreError::Cancelled { .. } => Kind::Cancelled,
-            StoreError::Lost { .. } => Kind::System,
+            StoreError::Lost { .. } | StoreError::Doubtful { .. } => Kind::System,
             StoreError::TooLarge { .. }
             | StoreError::NotANumber { .. }
-            | StoreError::Overflow { .. } => Kind::InvalidArgument,
+            | StoreError::Overflow { .. }
+            | StoreError::Gather { .. } => Kind::InvalidArgument,
         }
     }
 }
@@ -132,6 +164,22 @@ pub enum Missing {
     AmongKeys(Vec<String>),
     /// The server did not answer a request about these keys.
     Answer(Vec<String>),
+    /// Nobody has contributed for these slots of a gather.
+    Slots {
+        /// The gather's key.
+        key: String,
+        /// The slots, in ascending order.
+        slots: Box<[u32]>,
+    },
+    /// Not so many have arrived at a barrier.
+    Arrivals {
+        /// The barrier's key.
+        key: String,
+        /// How many have, this one included; `None` where the server did not say.
+        arrived: Option<u32>,
+        /// How many are to.
+        count: u64,
+    },
 }
 
 impl Missing {
@@ -140,6 +188,7 @@ impl Missing {
     pub fn keys(&self) -> &[String] {
         match self {
             Missing::Keys(keys) | Missing::AmongKeys(keys) | Missing::Answer(keys) => keys,
+            Missing::Slots { key, .. } | Missing::Arrivals { key, .. } => std::slice::from_ref(key),
         }
     }
 }
@@ -150,6 +199,8 @@ impl Missing {
         match self {
             Missing::Keys(_) | Missing::AmongKeys(_) => "see where those are who set them",
             Missing::Answer(_) => "see whether the server is busy or cut off",
+            Missing::Slots { .. } => "see where those are who contribute them",
+            Missing::Arrivals { .. } => "see where the others are",
         }
     }
 }
@@ -160,6 +211,17 @@ impl fmt::Display for Missing {
             Missing::Keys(keys) => write!(f, "{}", KeyList(keys)),
             Missing::AmongKeys(keys) => write!(f, "at least one of {}", KeyList(keys)),
             Missing::Answer(keys) => write!(f, "the server's answer for {}", KeyList(keys)),
+            Missing::Slots { key, slots } => {
+                f.write_str(if slots.len() == 1 { "slot" } else { "slots" })?;
+                list(f, slots)?;
+                write!(f, " of key {key:?}")
+            }
+            Missing::Arrivals { key, arrived: Some(arrived), count } => {
+                write!(f, "{} of {count} at key {key:?}", count.saturating_sub(u64::from(*arrived)))
+            }
+            Missing::Arrivals { key, arrived: None, count } => {
+                write!(f, "some of {count} at key {key:?}")
+            }
         }
     }
 }
@@ -179,12 +241,31 @@ pub enum LostCause {
     /// The server sent what the protocol does not allow.
     #[error("the server does not follow the protocol: {0}")]
     Protocol(WireError),
+    /// Another server answers in its place: what was stored is gone.
+    #[error("the server has been started again, and what was stored is gone")]
+    Restarted,
+    /// The server has had too many clients to know what this one had it do.
+    #[error("the server has forgotten this client")]
+    Forgotten,
+    /// The server would not do a request, this one or one before it that had no answer.
+    #[error("the server refused a request: {reason}")]
+    Refused {
+        /// Why, as its log has it.
+        reason: String,
+    },
     /// The server sent bytes that nothing asked for.
     #[error("the server sent {bytes} bytes that answer no request")]
     Unasked {
         /// How many.
         bytes: usize,
     },
+}
+
+impl LostCause {
+    /// Whether a new connection may do better.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, LostCause::Closed | LostCause::Io(_))
+    }
 }
 
 impl From<WireError> for LostCause {
@@ -205,21 +286,34 @@ impl From<rustix::io::Errno> for LostCause {
     }
 }
 
+/// The keys of a list, as the subject of a sentence.
+struct Changed<'a>(&'a [String]);
+
+impl fmt::Display for Changed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", KeyList(self.0), if self.0.len() == 1 { "was" } else { "were" })
+    }
+}
+
 /// The first few keys of a list and how many there are.
 struct KeyList<'a>(&'a [String]);
 
 impl fmt::Display for KeyList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 8;
-        let (noun, n) = (if self.0.len() == 1 { "key" } else { "keys" }, self.0.len());
-        f.write_str(noun)?;
-        for (i, key) in self.0.iter().take(SHOWN).enumerate() {
-            write!(f, "{} {key:?}", if i == 0 { "" } else { "," })?;
-        }
-        if n > SHOWN {
-            write!(f, " and {} more", n - SHOWN)?;
-        }
-        Ok(())
+        f.write_str(if self.0.len() == 1 { "key" } else { "keys" })?;
+        list(f, self.0)
+    }
+}
+
+/// Writes the first few of a list, each after a space, and how many more there are.
+fn list(f: &mut fmt::Formatter<'_>, items: &[impl fmt::Debug]) -> fmt::Result {
+    const SHOWN: usize = 8;
+    for (i, item) in items.iter().take(SHOWN).enumerate() {
+        write!(f, "{} {item:?}", if i == 0 { "" } else { "," })?;
+    }
+    match items.len().saturating_sub(SHOWN) {
+        0 => Ok(()),
+        more => write!(f, " and {more} more"),
     }
 }
 
@@ -259,6 +353,15 @@ mod tests {
             (timed_out(Missing::AmongKeys(keys.clone())), "who set them, or allow more time"),
             (timed_out(Missing::Answer(keys.clone())), "busy or cut off, or allow more time"),
             (
+                timed_out(Missing::Slots { key: key.clone(), slots: [3, 7].into() }),
+                "missing slots 3, 7 of key \"k\": see where those are who contribute them, or allow \
+                 more time",
+            ),
+            (
+                timed_out(Missing::Arrivals { key: key.clone(), arrived: Some(3), count: 4 }),
+                "missing 1 of 4 at key \"k\": see where the others are, or allow more time",
+            ),
+            (
                 StoreError::Cancelled {
                     store: store.clone(),
                     operation,
@@ -275,6 +378,16 @@ mod tests {
                     cause: LostCause::Closed,
                 },
                 "connect again if the server still runs, else start the run again",
+            ),
+            (
+                StoreError::Doubtful {
+                    store: store.clone(),
+                    operation,
+                    keys: keys.clone(),
+                    doubtful: ["k".to_owned(), "l".to_owned()].into(),
+                    cause: LostCause::Closed,
+                },
+                "whether keys \"k\", \"l\" were changed is not known: look before doing it again",
             ),
             (
                 StoreError::TooLarge {
@@ -296,8 +409,17 @@ mod tests {
                 "set it to one, or take another key",
             ),
             (
-                StoreError::Overflow { store, key, stored: i64::MAX, amount: 1 },
+                StoreError::Overflow {
+                    store: store.clone(),
+                    key: key.clone(),
+                    stored: i64::MAX,
+                    amount: 1,
+                },
                 "set it to a smaller number, or take another key",
+            ),
+            (
+                StoreError::Gather { store, key, fault: GatherFault::Overlap { slot: 3 } },
+                "see who else has that place, or take another key",
             ),
         ];
         for (error, remedy) in cases {
@@ -306,9 +428,11 @@ mod tests {
                 StoreError::TimedOut { .. }
                 | StoreError::Cancelled { .. }
                 | StoreError::Lost { .. }
+                | StoreError::Doubtful { .. }
                 | StoreError::TooLarge { .. }
                 | StoreError::NotANumber { .. }
-                | StoreError::Overflow { .. } => {}
+                | StoreError::Overflow { .. }
+                | StoreError::Gather { .. } => {}
             }
             assert!(error.to_string().ends_with(remedy), "{error}");
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use symmem_hal::Wait;
 
-use super::{Store, StoreError};
+use super::{Contribution, Part, Store, StoreError};
 
 /// A view of a store in which every key begins with `prefix` and a slash.
 ///
@@ -35,12 +35,33 @@ impl PrefixStore {
 }
 
 impl Store for PrefixStore {
+    fn name(&self) -> Arc<str> {
+        self.store.name()
+    }
+
     fn set(&self, key: &str, value: &[u8], wait: &Wait) -> Result<(), StoreError> {
         self.store.set(&self.key(key), value, wait)
     }
 
     fn get(&self, key: &str, wait: &Wait) -> Result<Vec<u8>, StoreError> {
         self.store.get(&self.key(key), wait)
+    }
+
+    fn multi_set(&self, entries: &[(&str, &[u8])], wait: &Wait) -> Result<(), StoreError> {
+        let keys: Vec<&str> = entries.iter().map(|(key, _)| *key).collect();
+        self.with_keys(&keys, |keys| {
+            let values = entries.iter().map(|(_, value)| *value);
+            let entries: Vec<(&str, &[u8])> = keys.iter().copied().zip(values).collect();
+            self.store.multi_set(&entries, wait)
+        })
+    }
+
+    fn append(&self, key: &str, value: &[u8], wait: &Wait) -> Result<(), StoreError> {
+        self.store.append(&self.key(key), value, wait)
+    }
+
+    fn delete(&self, key: &str, wait: &Wait) -> Result<bool, StoreError> {
+        self.store.delete(&self.key(key), wait)
     }
 
     fn add(&self, key: &str, amount: i64, wait: &Wait) -> Result<i64, StoreError> {
@@ -67,5 +88,44 @@ impl Store for PrefixStore {
 
     fn multi_get(&self, keys: &[&str], wait: &Wait) -> Result<Vec<Vec<u8>>, StoreError> {
         self.with_keys(keys, |keys| self.store.multi_get(keys, wait))
+    }
+
+    fn num_keys(&self, wait: &Wait) -> Result<u64, StoreError> {
+        self.store.num_keys(wait)
+    }
+
+    fn list_keys(&self, wait: &Wait) -> Result<Vec<String>, StoreError> {
+        let prefix = self.key("");
+        let within = |key: String| key.strip_prefix(&prefix).map(str::to_owned);
+        Ok(self.store.list_keys(wait)?.into_iter().filter_map(within).collect())
+    }
+
+    fn queue_push(&self, key: &str, value: &[u8], wait: &Wait) -> Result<(), StoreError> {
+        self.store.queue_push(&self.key(key), value, wait)
+    }
+
+    fn queue_pop(&self, key: &str, wait: &Wait) -> Result<Vec<u8>, StoreError> {
+        self.store.queue_pop(&self.key(key), wait)
+    }
+
+    fn queue_try_pop(&self, key: &str, wait: &Wait) -> Result<Option<Vec<u8>>, StoreError> {
+        self.store.queue_try_pop(&self.key(key), wait)
+    }
+
+    fn queue_len(&self, key: &str, wait: &Wait) -> Result<u64, StoreError> {
+        self.store.queue_len(&self.key(key), wait)
+    }
+
+    fn barrier(&self, key: &str, count: u64, wait: &Wait) -> Result<(), StoreError> {
+        self.store.barrier(&self.key(key), count, wait)
+    }
+
+    fn gather(
+        &self,
+        key: &str,
+        mine: &Contribution<'_>,
+        wait: &Wait,
+    ) -> Result<Vec<Part>, StoreError> {
+        self.store.gather(&self.key(key), mine, wait)
     }
 }

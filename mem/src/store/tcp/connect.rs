@@ -13,9 +13,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use symmem_hal::{Fault, Kind, Wait};
 use thiserror::Error;
 
-use super::connection::{Connection, Outcome};
+use super::connection::{Connection, Outcome, Server};
 use super::wake::{Polled, Wake, poll_until};
-use super::wire::{Answer, Limits, Request};
+use super::wire::{Answer, HELLO, Limits, Request, welcomed};
 use crate::store::LostCause;
 
 /// Why there is no connection to a store.
@@ -118,12 +118,13 @@ impl fmt::Display for Target<'_> {
 }
 
 /// Connects and proves by a handshake that a store answers there. Tries again, with all the host's
-/// addresses, until one does.
+/// addresses, until one does. Begins after a `rest`.
 pub(super) fn connect(
     target: &Target<'_>,
     limits: &Limits,
     wait: &Wait,
     deadline: Instant,
+    rest: Duration,
 ) -> Result<Connection, ConnectError> {
     let mut last = "nothing was tried".to_owned();
     let mut pause = FIRST_PAUSE;
@@ -137,6 +138,7 @@ pub(super) fn connect(
     let waker = wake.clone();
     let _guard = wait.cancel().map(|token| token.on_cancel(Arc::new(move || waker.wake())));
     let attempt = Attempt { target, limits, wait, deadline, wake };
+    attempt.pause(rest).map_err(system)?;
     while !attempt.is_over() {
         match attempt.resolve() {
             Ok(peers) => {
@@ -191,6 +193,9 @@ impl Attempt<'_> {
     }
 
     fn pause(&self, pause: Duration) -> Result<(), Errno> {
+        if pause.is_zero() {
+            return Ok(());
+        }
         let until = self.deadline.min(Instant::now() + pause);
         while !self.is_over() && poll_until(None, &self.wake, until)? != Polled::Deadline {}
         Ok(())
@@ -242,16 +247,22 @@ impl Attempt<'_> {
             return Err(Failed::Again("it reached itself".into()));
         }
         let mut connection = Connection::new(stream, peer, self.wake.clone(), *self.limits);
-        let nonce = std::process::id();
-        connection.queue(&Request::Validate);
-        connection.queue(&Request::Ping { nonce });
+        connection.queue(&Request::Validate, 0);
+        connection.queue(&Request::Ping { nonce: HELLO }, 0);
         match connection.answer(until, &|| self.wait.is_cancelled()) {
-            Ok(Outcome::Done(answer)) if Answer::nonce(&answer) == Some(nonce) => {
+            Ok(Outcome::Done(answer)) => {
+                let nonce = Answer::nonce(&answer);
+                let server = match nonce.and_then(welcomed) {
+                    Some(instance) => Server::Ours { instance },
+                    None if nonce == Some(HELLO) => Server::Foreign,
+                    None => {
+                        let bytes = answer.len();
+                        return Err(Failed::NotAStore(LostCause::Unasked { bytes }));
+                    }
+                };
+                connection.set_server(server);
                 connection.take_moved();
                 Ok(connection)
-            }
-            Ok(Outcome::Done(answer)) => {
-                Err(Failed::NotAStore(LostCause::Unasked { bytes: answer.len() }))
             }
             Ok(Outcome::Deadline | Outcome::Stopped) => Err(self.unfinished()),
             // A server that is full, ending, or not a store at all.

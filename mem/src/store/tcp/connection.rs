@@ -28,8 +28,30 @@ pub(super) struct Connection {
     input: Vec<u8>,
     /// Bytes the input must hold before the next answer can be whole.
     needed: usize,
-    due: VecDeque<Answer>,
+    due: VecDeque<Due>,
+    /// The mark of the last request that was answered.
+    confirmed: u64,
+    /// Bytes of requests put in line up to now, and how many of them the system has taken.
+    queued: u64,
+    written: u64,
+    server: Server,
     moved: Moved,
+}
+
+/// An answer that is to come.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    shape: Answer,
+    mark: u64,
+}
+
+/// Whose server it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Server {
+    /// One of this crate, and which.
+    Ours { instance: u32 },
+    /// Another one that speaks the protocol.
+    Foreign,
 }
 
 /// Bytes that crossed a connection.
@@ -61,6 +83,10 @@ impl Connection {
             input: Vec::new(),
             needed: 0,
             due: VecDeque::new(),
+            confirmed: 0,
+            queued: 0,
+            written: 0,
+            server: Server::Foreign,
             moved: Moved::default(),
         }
     }
@@ -79,17 +105,59 @@ impl Connection {
         std::mem::take(&mut self.moved)
     }
 
-    /// Puts a request in line.
-    pub fn queue(&mut self, request: &Request<'_>) {
-        request.encode(&mut self.output);
-        self.due.extend(request.answer());
+    pub fn server(&self) -> Server {
+        self.server
     }
 
-    /// Ends the WAIT that was sent last, whether or not the server has answered it by now.
+    pub fn set_server(&mut self, server: Server) {
+        self.server = server;
+    }
+
+    /// Puts a request in line. Once it is answered, so are all with a lower `mark`, or have none.
+    pub fn queue(&mut self, request: &Request<'_>, mark: u64) {
+        let before = self.output.len();
+        request.encode(&mut self.output);
+        self.queued += (self.output.len() - before) as u64;
+        self.due.extend(request.answer().map(|shape| Due { shape, mark }));
+    }
+
+    /// Puts a request in line that was encoded before.
+    pub fn queue_bytes(&mut self, request: &[u8], answer: Option<Answer>, mark: u64) {
+        self.output.extend_from_slice(request);
+        self.queued += request.len() as u64;
+        self.due.extend(answer.map(|shape| Due { shape, mark }));
+    }
+
+    /// Where the next request begins, in bytes since the connection began.
+    pub fn position(&self) -> u64 {
+        self.queued
+    }
+
+    /// How many bytes have left.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// The mark up to which requests are known to be done.
+    pub fn confirmed(&self) -> u64 {
+        self.confirmed
+    }
+
+    /// Ends the WAIT, BARRIER or GATHER that was sent last, whether or not the server has answered it by
+    /// now. A GATHER's answer comes nevertheless.
     pub fn cancel_wait(&mut self) -> Result<(), LostCause> {
-        debug_assert_eq!(self.due.back(), Some(&Answer::Wait));
-        self.due.pop_back();
-        self.queue(&Request::CancelWait);
+        let last = self.due.back().copied();
+        let mark = last.map_or(self.confirmed, |due| due.mark);
+        let mut bytes = Vec::new();
+        Request::CancelWait.encode(&mut bytes);
+        let shape = match last {
+            Some(Due { shape: Answer::Wait, .. }) => {
+                self.due.pop_back();
+                Answer::CancelledWait
+            }
+            _ => Answer::Cancelled,
+        };
+        self.queue_bytes(&bytes, Some(shape), mark);
         self.flush()
     }
 
@@ -162,6 +230,7 @@ impl Connection {
             match (&self.stream).write(&self.output[self.sent..]) {
                 Ok(n) => {
                     self.sent += n;
+                    self.written += n as u64;
                     self.moved.sent += n as u64;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -196,9 +265,10 @@ impl Connection {
         let Some(due) = self.due.front().filter(|_| self.input.len() >= self.needed) else {
             return Ok(None);
         };
-        match due.decode(&self.input, &self.limits)? {
+        match due.shape.decode(&self.input, &self.limits)? {
             Decoded::Whole { message, length } => {
                 let answer = message.to_vec();
+                self.confirmed = self.confirmed.max(due.mark);
                 self.input.drain(..length);
                 self.due.pop_front();
                 self.needed = 0;

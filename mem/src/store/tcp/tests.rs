@@ -118,9 +118,17 @@ fn what_is_no_request_closes_that_connection_only() {
     expel(b"GET / HTTP/1.1\r\n\r\n", false);
     expel(&[Query::CancelWait.code()], false);
     expel(&[Query::Validate.code(), 0, 0, 0, 0], false);
-    // Codes of nothing, and of queries that are not served.
+    // Codes of nothing, and of what only this crate's clients know to ask for.
     expel(&[255], true);
-    expel(&[Query::QueuePop.code()], true);
+    for request in [
+        Request::Open { session: 1 },
+        Request::Resume { session: 1, next: 1 },
+        Request::Gather { key: b"g", total: 1, slots: &[0; 4], value: b"" },
+    ] {
+        let mut bytes = Vec::new();
+        request.encode(&mut bytes);
+        expel(&bytes, true);
+    }
     // Lengths beyond the limits, without the bytes.
     for code in [Query::Set, Query::Get, Query::Wait] {
         let mut bytes = vec![code.code()];
@@ -224,7 +232,7 @@ fn memory_has_limits() {
     good.wait(&["k"], &long()).unwrap();
     greedy.set("l", &[1; 50_000], &long()).unwrap();
     let error = greedy.check(&["l"], &long()).unwrap_err();
-    assert!(matches!(lost(&error), LostCause::Closed), "{error}");
+    assert!(matches!(lost(&error), LostCause::Refused { .. }), "{error}");
     assert!(!good.check(&["l"], &long()).unwrap());
     let stats = server.stats();
     assert_eq!((stats.keys, stats.expelled), (1, 1));

@@ -1,6 +1,6 @@
 //! The server's thread.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,10 +14,12 @@ use rustix::process::{Resource, getrlimit};
 
 use super::ServerLimits;
 use super::peer::{Closing, Peer};
+use super::sessions::Sessions;
 use super::stats::Stats;
+use super::waits::Waiting;
 use crate::store::table::Table;
 use crate::store::tcp::wake::{Wake, timespec};
-use crate::store::tcp::wire::{Answer, Decoded, Request};
+use crate::store::tcp::wire::{Decoded, Request};
 
 const STOP: u64 = 0;
 const LISTENER: u64 = 1;
@@ -26,31 +28,25 @@ const FIRST_PEER: u64 = 2;
 /// The most bytes read from a connection in one turn.
 const BLOCK: usize = 64 << 10;
 
-/// What a key that is waited for takes besides its bytes.
-const AWAITED: usize = 48;
-
-/// What the entry of a connection among those who wait for a key takes besides the key's bytes.
-const WAITING: usize = 192;
-
 /// How long accepting rests when the process is out of descriptors.
 const REST: Duration = Duration::from_millis(100);
 
 pub(super) struct EventLoop {
     epoll: OwnedFd,
     listener: TcpListener,
-    limits: ServerLimits,
-    stats: Arc<Stats>,
-    peers: HashMap<u64, Peer>,
+    pub(super) limits: ServerLimits,
+    pub(super) stats: Arc<Stats>,
+    pub(super) peers: HashMap<u64, Peer>,
     next: u64,
-    table: Table,
-    /// Who is to be woken when a key has a value.
-    waiting: HashMap<Box<[u8]>, BTreeSet<u64>>,
-    /// Who has just seen the last key come, in the order of that.
-    woken: Vec<u64>,
-    /// How many connections wait for keys.
-    waits: usize,
+    /// What tells this server from one that takes its place.
+    pub(super) instance: u32,
+    pub(super) table: Table,
+    pub(super) waiting: Waiting,
+    pub(super) sessions: Sessions,
+    /// Whose pending request has just been answered, in the order of that.
+    pub(super) woken: Vec<u64>,
     /// Connections that have not identified themselves, and when they must have: in their order.
-    unidentified: BTreeMap<u64, Instant>,
+    pub(super) unidentified: BTreeMap<u64, Instant>,
     /// Bytes held for all connections.
     buffered: usize,
     /// Until when accepting rests.
@@ -64,6 +60,7 @@ impl EventLoop {
         listener: TcpListener,
         stop: &Wake,
         limits: ServerLimits,
+        instance: u32,
         stats: Arc<Stats>,
     ) -> Result<Self, Errno> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -80,10 +77,11 @@ impl EventLoop {
             stats,
             peers: HashMap::new(),
             next: FIRST_PEER,
+            instance,
             table: Table::new(limits.keys, limits.stored),
-            waiting: HashMap::new(),
+            waiting: Waiting::default(),
+            sessions: Sessions::default(),
             woken: Vec::new(),
-            waits: 0,
             unidentified: BTreeMap::new(),
             buffered: 0,
             resting: None,
@@ -110,8 +108,10 @@ impl EventLoop {
                     LISTENER => self.accept(),
                     id => self.turn(id, event.flags),
                 }
+                self.wake_all();
             }
             self.expire();
+            self.wake_all();
         }
     }
 
@@ -200,7 +200,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Gives a connection its turn, and those that its requests woke theirs.
+    /// Gives a connection its turn.
     fn turn(&mut self, id: u64, ready: EventFlags) {
         // Taken out for the turn: its requests change the rest of the server.
         let Some(mut peer) = self.peers.remove(&id) else { return };
@@ -209,8 +209,15 @@ impl EventLoop {
         if let Err(closing) = served {
             self.close(id, &closing);
         }
-        for id in std::mem::take(&mut self.woken) {
-            self.wake(id);
+    }
+
+    /// Sends those whose pending requests were answered what they wait for. Closing one may answer
+    /// others.
+    fn wake_all(&mut self) {
+        while !self.woken.is_empty() {
+            for id in std::mem::take(&mut self.woken) {
+                self.wake(id);
+            }
         }
     }
 
@@ -246,7 +253,7 @@ impl EventLoop {
 
     /// Has room for `more` bytes, for a connection that would then hold `held`: closes those that hold
     /// more, the largest first, until there is. An error if this one is the largest.
-    fn make_room(&mut self, more: usize, held: usize) -> Result<(), Closing> {
+    pub(super) fn make_room(&mut self, more: usize, held: usize) -> Result<(), Closing> {
         let limit = self.limits.buffered;
         loop {
             let needed = self.buffered.saturating_add(more);
@@ -289,127 +296,6 @@ impl EventLoop {
         result
     }
 
-    fn answer(&mut self, id: u64, peer: &mut Peer, request: &Request<'_>) -> Result<(), Closing> {
-        if !peer.validated {
-            peer.validated = matches!(request, Request::Validate);
-            if !peer.validated {
-                return Err(Closing::NotValidated);
-            }
-            self.unidentified.remove(&id);
-            return Ok(());
-        }
-        if !matches!(request, Request::Validate | Request::Ping { .. }) {
-            peer.moved.requests.add(1);
-            self.stats.moved.requests.add(1);
-        }
-        // A peer's input is out of it while it is served.
-        let held = peer.held();
-        let output = &mut peer.output;
-        match request {
-            Request::Validate => {}
-            Request::Ping { nonce } => Answer::put_nonce(output, *nonce),
-            Request::Set { key, value } => {
-                self.table.set(key, value)?;
-                self.arrived(id, peer, key);
-            }
-            Request::CompareSet { key, expected, desired } => {
-                let now = self.table.compare_set(key, expected, desired)?;
-                Answer::put_value(output, now.unwrap_or(expected));
-                if now.is_some() {
-                    self.arrived(id, peer, key);
-                }
-            }
-            Request::Add { key, amount } => {
-                Answer::put_integer(output, self.table.add(key, *amount)?);
-                self.arrived(id, peer, key);
-            }
-            Request::Get { key } => self.put_values(output, &[key], held)?,
-            Request::MultiGet { keys } => self.put_values(output, keys, held)?,
-            Request::Check { keys } => {
-                Answer::put_check(output, keys.iter().all(|key| self.table.contains(key)));
-            }
-            Request::Wait { keys } => self.await_keys(id, peer, keys)?,
-            Request::CancelWait => {
-                self.forget(id, peer);
-                Answer::put_wait(&mut peer.output, true);
-            }
-        }
-        Ok(())
-    }
-
-    /// Appends the values, empty where there is none, unless they are too much.
-    fn put_values(
-        &mut self,
-        output: &mut Vec<u8>,
-        keys: &[&[u8]],
-        held: usize,
-    ) -> Result<(), Closing> {
-        let length = |key: &&[u8]| self.table.get(key).unwrap_or_default().len();
-        let needed: usize = keys.iter().map(|key| 8 + length(key)).sum();
-        let limit = self.limits.wire.answer;
-        if needed > limit {
-            return Err(Closing::Answer { needed, limit });
-        }
-        self.make_room(needed, held.saturating_add(needed))?;
-        let value = |key: &&[u8]| self.table.get(key).unwrap_or_default();
-        keys.iter().for_each(|key| Answer::put_value(output, value(key)));
-        Ok(())
-    }
-
-    fn await_keys(&mut self, id: u64, peer: &mut Peer, keys: &[&[u8]]) -> Result<(), Closing> {
-        if !peer.awaited.is_empty() {
-            return Err(Closing::SecondWait);
-        }
-        let missing = keys.iter().rev().filter(|key| !self.table.contains(key));
-        peer.awaited = missing.map(|&key| key.into()).collect();
-        if peer.awaited.is_empty() {
-            Answer::put_wait(&mut peer.output, false);
-            return Ok(());
-        }
-        let limit = self.limits.waits;
-        if self.waits >= limit {
-            peer.awaited = Vec::new();
-            return Err(Closing::Waits { limit });
-        }
-        let longest = peer.awaited.iter().map(|key| key.len()).max().unwrap_or(0);
-        let keys: usize = peer.awaited.iter().map(|key| AWAITED + key.len()).sum();
-        peer.awaited_bytes = keys + WAITING + longest;
-        self.waits += 1;
-        self.look(id, peer);
-        Ok(())
-    }
-
-    /// Ends the wait of a connection if its keys are all there, else has it woken for one that is
-    /// not. Says whether it ended.
-    fn look(&mut self, id: u64, peer: &mut Peer) -> bool {
-        while let Some(key) = peer.awaited.last() {
-            if !self.table.contains(key) {
-                self.waiting.entry(key.clone()).or_default().insert(id);
-                return false;
-            }
-            peer.awaited.pop();
-        }
-        peer.awaited_bytes = 0;
-        self.waits -= 1;
-        Answer::put_wait(&mut peer.output, false);
-        true
-    }
-
-    /// Has those who wait for `key`, which has a value now, look again. `peer` is the connection
-    /// being served.
-    fn arrived(&mut self, serving: u64, peer: &mut Peer, key: &[u8]) {
-        for id in self.waiting.remove(key).into_iter().flatten() {
-            if id == serving {
-                self.look(id, peer);
-            } else if let Some(mut waiter) = self.peers.remove(&id) {
-                if self.look(id, &mut waiter) {
-                    self.woken.push(id);
-                }
-                self.peers.insert(id, waiter);
-            }
-        }
-    }
-
     /// Sends a connection what another one's request brought it.
     fn wake(&mut self, id: u64) {
         let Some(mut peer) = self.peers.remove(&id) else { return };
@@ -420,23 +306,13 @@ impl EventLoop {
         }
     }
 
-    /// Ends the wait of a connection, if it has one, without an answer.
-    fn forget(&mut self, id: u64, peer: &mut Peer) {
-        let Some(key) = peer.awaited.pop() else { return };
-        if let Some(waiters) = self.waiting.get_mut(&key) {
-            waiters.remove(&id);
-            if waiters.is_empty() {
-                self.waiting.remove(&key);
-            }
-        }
-        peer.awaited = Vec::new();
-        peer.awaited_bytes = 0;
-        self.waits -= 1;
-    }
-
-    fn close(&mut self, id: u64, why: &Closing) {
+    pub(super) fn close(&mut self, id: u64, why: &Closing) {
         let Some(mut peer) = self.peers.remove(&id) else { return };
         self.forget(id, &mut peer);
+        self.hand_on(&mut peer);
+        if let Some((session, _)) = peer.session {
+            self.sessions.leave(session, id, why.is_refusal().then(|| why.to_string()));
+        }
         self.unidentified.remove(&id);
         self.buffered -= peer.accounted;
         self.stats.close(id);

@@ -4,8 +4,12 @@
 //! Does not: look their names up, wait for any of them, or let one see that another misbehaves.
 
 mod event_loop;
+mod output;
 mod peer;
+mod requests;
+mod sessions;
 mod stats;
+mod waits;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -135,7 +139,11 @@ impl StoreServer {
         let address = listener.local_addr().map_err(failed("reading the port"))?;
         let stats = Arc::new(Stats::default());
         let stop = Wake::new().map_err(|errno| failed("making a descriptor")(errno.into()))?;
-        let event_loop = EventLoop::new(listener, &stop, limits, stats.clone())
+        let mut instance = [0; 4];
+        getrandom::fill(&mut instance)
+            .map_err(|error| failed("drawing a number")(io::Error::other(error)))?;
+        let instance = u32::from_le_bytes(instance);
+        let event_loop = EventLoop::new(listener, &stop, limits, instance, stats.clone())
             .map_err(|errno| failed("watching the port")(errno.into()))?;
         let thread = std::thread::Builder::new()
             .name("symmem-store".into())

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustix::event::epoll::EventFlags;
 use thiserror::Error;
 
+use super::output::Output;
 use super::stats::Moved;
 use crate::store::table::TableError;
 use crate::store::tcp::wire::WireError;
@@ -39,10 +40,14 @@ pub(super) enum Closing {
         "it makes room: {unidentified} connections without a handshake, at most {limit} (ServerLimits::unidentified)"
     )]
     Crowded { unidentified: usize, limit: usize },
-    #[error("a WAIT while another is in progress")]
+    #[error("a WAIT, BARRIER or GATHER while another is in progress")]
     SecondWait,
+    #[error("a session is not what its client says: it is open, or the numbers do not fit")]
+    Session,
+    #[error("its session goes on over another connection")]
+    Moved,
     #[error(
-        "a WAIT beside the {limit} in progress is over the limit of {limit} (ServerLimits::waits)"
+        "a WAIT, BARRIER or GATHER beside the {limit} in progress is over the limit of {limit} (ServerLimits::waits)"
     )]
     Waits { limit: usize },
     #[error(
@@ -58,8 +63,31 @@ pub(super) enum Closing {
 impl Closing {
     /// Whether the client did what no honest client does.
     pub fn is_violation(&self) -> bool {
-        !matches!(self, Closing::Done | Closing::Io(_))
+        !matches!(self, Closing::Done | Closing::Io(_) | Closing::Moved)
     }
+
+    /// Whether the server would not do what was asked, and would not if it were asked again.
+    pub fn is_refusal(&self) -> bool {
+        self.is_violation() && !matches!(self, Closing::Cut)
+    }
+}
+
+/// The request of a connection that is answered later.
+#[derive(Debug)]
+pub(super) enum Pending {
+    Nothing,
+    Wait {
+        /// The keys that it has not seen yet. The server wakes it for the last one only and then looks
+        /// at the others: memory is linear in the request, and no key is looked at again once it was
+        /// there.
+        awaited: Vec<Box<[u8]>>,
+        /// Its place among those that wait.
+        ticket: u64,
+        /// The table's time when it began.
+        since: u64,
+    },
+    Barrier(Box<[u8]>),
+    Gather(Box<[u8]>),
 }
 
 #[derive(Debug)]
@@ -67,17 +95,21 @@ pub(super) struct Peer {
     stream: TcpStream,
     pub address: SocketAddr,
     pub validated: bool,
+    /// Whether it asked for the requests that only this crate knows.
+    pub extended: bool,
+    /// The session that it has opened, and the number of its next request that changes something.
+    pub session: Option<(u64, u64)>,
+    /// Bytes of the answer kept for its session.
+    pub recorded: usize,
     pub input: Vec<u8>,
     /// Bytes the input must hold before the next request can be whole.
     pub needed: usize,
-    pub output: Vec<u8>,
-    written: usize,
-    /// The keys that the WAIT in progress has not seen yet. The server wakes it for the last one
-    /// only and then looks at the others: memory is linear in the request, and no key is looked at
-    /// again once it is there.
-    pub awaited: Vec<Box<[u8]>>,
-    /// What they took when the WAIT came.
-    pub awaited_bytes: usize,
+    pub output: Output,
+    pub pending: Pending,
+    /// What the pending request took when it came.
+    pub pending_bytes: usize,
+    /// The queue for which its wait was ended, until it has taken a value or done something else.
+    pub called: Option<Box<[u8]>>,
     /// What epoll was told to watch.
     pub watched: EventFlags,
     /// The bytes that the server's account holds for this connection.
@@ -91,12 +123,15 @@ impl Peer {
             stream,
             address,
             validated: false,
+            extended: false,
+            session: None,
+            recorded: 0,
             input: Vec::new(),
             needed: 0,
-            output: Vec::new(),
-            written: 0,
-            awaited: Vec::new(),
-            awaited_bytes: 0,
+            output: Output::default(),
+            pending: Pending::Nothing,
+            pending_bytes: 0,
+            called: None,
             watched: EventFlags::IN,
             accounted: 0,
             moved,
@@ -107,14 +142,9 @@ impl Peer {
         self.stream.as_fd()
     }
 
-    /// Bytes of answers that the client has not taken.
-    fn unwritten(&self) -> usize {
-        self.output.len() - self.written
-    }
-
     /// Whether the client takes its answers too slowly to be served now.
     pub fn is_clogged(&self) -> bool {
-        self.unwritten() > HIGH_WATER
+        self.output.unwritten() > HIGH_WATER
     }
 
     /// Whether the input may hold a whole request.
@@ -124,7 +154,7 @@ impl Peer {
 
     /// Memory held for this connection.
     pub fn held(&self) -> usize {
-        self.input.capacity() + self.output.capacity() + self.awaited_bytes
+        self.input.capacity() + self.output.held() + self.pending_bytes + self.recorded
     }
 
     /// The events that let this connection go on: input unless it is clogged, output while there is
@@ -134,7 +164,7 @@ impl Peer {
         let mut events = EventFlags::empty();
         events.set(EventFlags::IN, !self.is_clogged());
         let more = self.has_request() && !self.is_clogged();
-        events.set(EventFlags::OUT, self.unwritten() > 0 || more);
+        events.set(EventFlags::OUT, self.output.next().is_some() || more);
         events
     }
 
@@ -154,24 +184,21 @@ impl Peer {
 
     /// Writes what the client takes now.
     pub fn write(&mut self) -> Result<usize, Closing> {
-        let before = self.written;
-        while self.written < self.output.len() {
-            match (&self.stream).write(&self.output[self.written..]) {
-                Ok(n) => self.written += n,
+        let mut total = 0;
+        while let Some(next) = self.output.next() {
+            match (&self.stream).write(next) {
+                Ok(n) => {
+                    self.output.advance(n, KEPT);
+                    total += n;
+                }
                 Err(error) => {
                     later(error)?;
                     break;
                 }
             }
         }
-        let n = self.written - before;
-        self.moved.sent.add(n as u64);
-        if self.written == self.output.len() {
-            self.output.clear();
-            self.output.shrink_to(KEPT);
-            self.written = 0;
-        }
-        Ok(n)
+        self.moved.sent.add(total as u64);
+        Ok(total)
     }
 
     /// Drops the requests that were served.

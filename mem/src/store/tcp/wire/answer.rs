@@ -1,6 +1,7 @@
 //! What servers send back.
 
-use super::{Cursor, Decoded, Limits, Stop, WireError, put_string};
+use super::{Cursor, Decoded, Limits, Stop, WireError, put_string, slots};
+use crate::store::gather::{GatherFault, MOST_SLOTS, Part};
 
 /// The shape of an answer, known from the request it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +22,52 @@ pub enum Answer {
     /// What follows a WAIT that was cancelled: WAIT's own answer if the server sent it before it
     /// read the cancellation, then the cancellation's.
     CancelledWait,
+    /// One byte: what follows a GATHER, which has been answered before, that was cancelled.
+    Cancelled,
+    /// An i64, the length of a queue, and if that is not 0 a byte string.
+    Popped,
+    /// A list of byte strings.
+    Keys,
+    /// How a session goes on.
+    Resumed,
+    /// The contributions, or the slots that are missing, or what does not fit.
+    Gathered,
 }
+
+/// How a session goes on: the answer to RESUME.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resumed {
+    /// Requests up to this number were done.
+    Known {
+        /// The number of the last one.
+        done: u64,
+    },
+    /// The server does not know it. It has begun one, with none done.
+    New {
+        /// Whether the server has forgotten any session: if not, this one never was.
+        forgetful: bool,
+    },
+    /// The server closed its last connection, for this reason.
+    Refused {
+        /// The reason.
+        reason: String,
+    },
+}
+
+const KNOWN: u8 = 0;
+const NEW: u8 = 1;
+const NEW_FORGETFUL: u8 = 2;
+const REFUSED: u8 = 3;
+
+/// The longest reason.
+const REASON: usize = 1 << 10;
+
+const COMPLETE: u8 = 0;
+const INCOMPLETE: u8 = 1;
+const FAULT: u8 = 2;
+
+/// The longest list of slots, in bytes.
+const SLOTS: usize = 4 * MOST_SLOTS as usize;
 
 const READY: u8 = 0;
 const NOT_READY: u8 = 1;
@@ -61,6 +107,39 @@ impl Answer {
                     byte(cursor, expected, &[WAIT_CANCELLED])?;
                 }
                 Ok(())
+            }
+            Answer::Cancelled => {
+                byte(cursor, "the end of a cancelled gather", &[WAIT_CANCELLED]).map(drop)
+            }
+            Answer::Popped => match cursor.i64()? {
+                0 => Ok(()),
+                1.. => cursor.string("a value", limits.answer).map(drop),
+                found => {
+                    let expected = "the length of a queue";
+                    Err(WireError::Unexpected { expected, found: found as u64 }.into())
+                }
+            },
+            Answer::Keys => {
+                let count = cursor.length("a list of keys", limits.answer / 8)?;
+                cursor.skip_strings(count, "a key", limits.answer)
+            }
+            Answer::Resumed => {
+                let expected = "how a session goes on";
+                match byte(cursor, expected, &[KNOWN, NEW, NEW_FORGETFUL, REFUSED])? {
+                    KNOWN => cursor.take(8).map(drop),
+                    REFUSED => cursor.string("a reason", REASON).map(drop),
+                    _ => Ok(()),
+                }
+            }
+            Answer::Gathered => {
+                match byte(cursor, "the result of a gather", &[COMPLETE, INCOMPLETE, FAULT])? {
+                    COMPLETE => {
+                        let parts = cursor.length("contributions", MOST_SLOTS as usize)?;
+                        cursor.skip_strings(2 * parts, "a contribution", limits.answer)
+                    }
+                    INCOMPLETE => cursor.string("a list of slots", SLOTS).map(drop),
+                    _ => cursor.take(9).map(drop),
+                }
             }
         }
     }
@@ -115,4 +194,151 @@ impl Answer {
     pub fn put_wait(out: &mut Vec<u8>, cancelled: bool) {
         out.push(if cancelled { WAIT_CANCELLED } else { STOP_WAITING });
     }
+
+    /// The value of a whole [`Answer::Popped`]; `None` if the queue is empty.
+    #[must_use]
+    pub fn popped(bytes: &[u8]) -> Option<Vec<u8>> {
+        Self::values(bytes.get(8..)?).pop()
+    }
+
+    /// Appends the answer to QUEUE_POP: the length of the queue before, and its first value.
+    pub fn put_popped(out: &mut Vec<u8>, length: usize, value: Option<&[u8]>) {
+        Answer::put_integer(out, length as i64);
+        value.into_iter().for_each(|value| put_string(out, value));
+    }
+
+    /// The keys of a whole [`Answer::Keys`].
+    #[must_use]
+    pub fn keys(bytes: &[u8]) -> Vec<Vec<u8>> {
+        Self::values(bytes.get(8..).unwrap_or_default())
+    }
+
+    /// Appends the answer to LIST_KEYS.
+    pub fn put_keys<'a>(out: &mut Vec<u8>, keys: impl ExactSizeIterator<Item = &'a [u8]>) {
+        out.extend_from_slice(&(keys.len() as u64).to_le_bytes());
+        keys.for_each(|key| put_string(out, key));
+    }
+
+    /// What a whole [`Answer::Resumed`] says; `None` for other bytes.
+    #[must_use]
+    pub fn resumed(bytes: &[u8]) -> Option<Resumed> {
+        let (&status, rest) = bytes.split_first()?;
+        Some(match status {
+            KNOWN => Resumed::Known { done: u64::from_le_bytes(rest.try_into().ok()?) },
+            NEW | NEW_FORGETFUL => Resumed::New { forgetful: status == NEW_FORGETFUL },
+            REFUSED => {
+                let reason = Self::values(rest).pop()?;
+                Resumed::Refused { reason: String::from_utf8_lossy(&reason).into_owned() }
+            }
+            _ => return None,
+        })
+    }
+
+    /// Appends the answer to RESUME. A long reason is cut.
+    pub fn put_resumed(out: &mut Vec<u8>, resumed: &Resumed) {
+        match resumed {
+            Resumed::Known { done } => {
+                out.push(KNOWN);
+                out.extend_from_slice(&done.to_le_bytes());
+            }
+            Resumed::New { forgetful } => out.push(if *forgetful { NEW_FORGETFUL } else { NEW }),
+            Resumed::Refused { reason } => {
+                out.push(REFUSED);
+                put_string(out, &reason.as_bytes()[..reason.len().min(REASON)]);
+            }
+        }
+    }
+
+    /// What a whole [`Answer::Gathered`] says: the contributions, or else the slots missing, or else
+    /// what does not fit. `None` for other bytes.
+    #[must_use]
+    pub fn gathered(bytes: &[u8]) -> Option<Gathered> {
+        let (&status, rest) = bytes.split_first()?;
+        Some(match status {
+            COMPLETE => {
+                let mut strings = Self::values(rest.get(8..)?).into_iter();
+                let mut parts = Vec::with_capacity(strings.len() / 2);
+                while let (Some(covered), Some(value)) = (strings.next(), strings.next()) {
+                    parts.push(Part { slots: slots(&covered).collect(), value });
+                }
+                Gathered::Complete(parts)
+            }
+            INCOMPLETE => Gathered::Missing(slots(rest.get(8..)?).collect()),
+            FAULT => {
+                let number = |at: usize| -> Option<u32> {
+                    Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?))
+                };
+                Gathered::Fault(fault(*rest.first()?, number(1)?, number(5)?))
+            }
+            _ => return None,
+        })
+    }
+
+    /// Appends the answer to a GATHER that is complete: how many contributions there are, then slots and
+    /// value of each.
+    pub fn put_parts<'a>(
+        out: &mut Vec<u8>,
+        parts: impl ExactSizeIterator<Item = (&'a [u32], &'a [u8])>,
+    ) {
+        out.push(COMPLETE);
+        out.extend_from_slice(&(parts.len() as u64).to_le_bytes());
+        for (covered, value) in parts {
+            put_slots(out, covered);
+            put_string(out, value);
+        }
+    }
+
+    /// Appends the answer to a GATHER that was cancelled.
+    pub fn put_missing(out: &mut Vec<u8>, missing: &[u32]) {
+        out.push(INCOMPLETE);
+        put_slots(out, missing);
+    }
+
+    /// Appends the answer to a GATHER whose contribution does not fit.
+    pub fn put_fault(out: &mut Vec<u8>, fault: GatherFault) {
+        let (code, first, second) = match fault {
+            GatherFault::NoSlots => (0, 0, 0),
+            GatherFault::Order { slot } => (1, slot, 0),
+            GatherFault::OutOfRange { slot, total } => (2, slot, total),
+            GatherFault::TooMany { total } => (3, total, 0),
+            GatherFault::NotAHead { slot } => (4, slot, 0),
+            GatherFault::Overlap { slot } => (5, slot, 0),
+            GatherFault::Uncovered { slot } => (6, slot, 0),
+            GatherFault::Total { mine, theirs } => (7, mine, theirs),
+            GatherFault::Garbled { slot } => (8, slot, 0),
+        };
+        out.extend_from_slice(&[FAULT, code]);
+        out.extend_from_slice(&u32::to_le_bytes(first));
+        out.extend_from_slice(&u32::to_le_bytes(second));
+    }
+}
+
+/// What a GATHER came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Gathered {
+    /// All contributions.
+    Complete(Vec<Part>),
+    /// The slots that nobody covers.
+    Missing(Vec<u32>),
+    /// What does not fit.
+    Fault(GatherFault),
+}
+
+fn fault(code: u8, first: u32, second: u32) -> GatherFault {
+    match code {
+        0 => GatherFault::NoSlots,
+        1 => GatherFault::Order { slot: first },
+        2 => GatherFault::OutOfRange { slot: first, total: second },
+        3 => GatherFault::TooMany { total: first },
+        4 => GatherFault::NotAHead { slot: first },
+        5 => GatherFault::Overlap { slot: first },
+        6 => GatherFault::Uncovered { slot: first },
+        7 => GatherFault::Total { mine: first, theirs: second },
+        _ => GatherFault::Garbled { slot: first },
+    }
+}
+
+fn put_slots(out: &mut Vec<u8>, slots: &[u32]) {
+    out.extend_from_slice(&(4 * slots.len() as u64).to_le_bytes());
+    slots.iter().for_each(|slot| out.extend_from_slice(&slot.to_le_bytes()));
 }

@@ -13,19 +13,42 @@
 //! ends the doubt whether WAIT's was sent before.
 //!
 //! The protocol has no way to refuse a request: a server closes the connection.
+//!
+//! Servers of this crate know three more requests, OPEN, RESUME and GATHER, for clients that ask for
+//! them by the nonce of the handshake's PING ([`HELLO`]): no other client meets them, and no server
+//! that does not know them is asked.
 
 mod answer;
 mod request;
 #[cfg(test)]
 mod tests;
 
-pub use answer::Answer;
-pub use request::{Query, Request};
+pub use answer::{Answer, Gathered, Resumed};
+pub use request::{Query, Request, slots};
 
 use thiserror::Error;
 
 /// The number that a client's first request carries.
 pub const MAGIC: u32 = 0x3C85_F7CE;
+
+/// The nonce by which a client of this crate asks whether the server knows the extension: above any
+/// process id, which is what PyTorch's clients send. Other servers send it back.
+pub const HELLO: u32 = 0xF553_4D01;
+
+/// What a server of this crate answers to [`HELLO`]: it knows the extension, and is this one. A number
+/// drawn at its start is in the low 24 bits, so that one that took its place is told from it.
+#[must_use]
+pub const fn welcome(instance: u32) -> u32 {
+    WELCOME | instance & 0x00FF_FFFF
+}
+
+/// The instance of a server of this crate in its answer to [`HELLO`]; `None` in any other's.
+#[must_use]
+pub const fn welcomed(nonce: u32) -> Option<u32> {
+    if nonce & 0xFF00_0000 == WELCOME { Some(nonce & 0x00FF_FFFF) } else { None }
+}
+
+const WELCOME: u32 = 0xF600_0000;
 
 /// The largest messages that are encoded or accepted. Sizes in bytes.
 ///
@@ -82,9 +105,9 @@ pub enum WireError {
         /// The code found.
         code: u8,
     },
-    /// A query of the protocol that this server does not serve.
-    #[error("query {} ({}) is not served", query.name(), query.code())]
-    Unserved {
+    /// A query of this crate's servers, from a client that did not [ask](HELLO) for them.
+    #[error("query {} ({}) without the handshake for it", query.name(), query.code())]
+    Uninvited {
         /// The query found.
         query: Query,
     },
@@ -113,6 +136,16 @@ enum Stop {
     /// The buffer must hold this many bytes before the read can succeed.
     Needs(usize),
     Bad(WireError),
+}
+
+impl Stop {
+    /// With so many bytes that must come after those.
+    fn and(self, more: usize) -> Self {
+        match self {
+            Stop::Needs(n) => Stop::Needs(n.saturating_add(more)),
+            bad @ Stop::Bad(_) => bad,
+        }
+    }
 }
 
 impl From<WireError> for Stop {
@@ -155,6 +188,10 @@ impl<'a> Cursor<'a> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
+    fn u64(&mut self) -> Result<u64, Stop> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
     fn i64(&mut self) -> Result<i64, Stop> {
         Ok(i64::from_le_bytes(self.array()?))
     }
@@ -179,10 +216,7 @@ impl<'a> Cursor<'a> {
         for seen in 0..count {
             match self.string(what, limit) {
                 Ok(_) => {}
-                Err(Stop::Needs(n)) => {
-                    return Err(Stop::Needs(n.saturating_add(8 * (count - seen - 1))));
-                }
-                Err(bad) => return Err(bad),
+                Err(stop) => return Err(stop.and(8 * (count - seen - 1))),
             }
         }
         Ok(())
@@ -200,6 +234,21 @@ impl<'a> Cursor<'a> {
         (0..count).map(|_| self.string(what, limit)).collect()
     }
 
+    /// So many keys, each with its value. As [`skip_strings`](Self::skip_strings) for what is missing.
+    fn pairs(&mut self, count: usize, limits: &Limits) -> Result<Vec<Pair<'a>>, Stop> {
+        let start = self.at;
+        // Nothing is kept before all of it is there.
+        for seen in 0..count {
+            let left = 16 * (count - seen - 1);
+            self.string("a key", limits.key).map_err(|stop| stop.and(left + 8))?;
+            self.string("a value", limits.value).map_err(|stop| stop.and(left))?;
+        }
+        self.at = start;
+        let pair =
+            |_| Ok((self.string("a key", limits.key)?, self.string("a value", limits.value)?));
+        (0..count).map(pair).collect()
+    }
+
     /// Ends a decoding that produced `result`.
     fn finish<T>(self, result: Result<T, Stop>) -> Result<Decoded<T>, WireError> {
         match result {
@@ -213,6 +262,9 @@ impl<'a> Cursor<'a> {
         }
     }
 }
+
+/// A key and its value.
+type Pair<'a> = (&'a [u8], &'a [u8]);
 
 fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());

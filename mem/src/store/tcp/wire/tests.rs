@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const SMALL: Limits = Limits { key: 16, value: 64, keys: 8, request: 400, answer: 400 };
+const SMALL: Limits = Limits { key: 16, value: 64, keys: 8, request: 800, answer: 400 };
 
 fn whole<T: std::fmt::Debug>(decoded: Decoded<T>) -> (T, usize) {
     match decoded {
@@ -78,17 +78,70 @@ fn limits_hold_at_their_edge() {
 }
 
 #[test]
-fn what_is_not_served_is_named() {
+fn what_is_unknown_is_named() {
     for code in 0..=255u8 {
+        let known = Query::ALL.iter().any(|query| query.code() == code);
         match Request::decode(&[code], &SMALL) {
-            Err(WireError::UnknownQuery { code: found }) => assert!(found == code && code > 18),
-            Err(WireError::Unserved { query }) => assert_eq!(query.code(), code),
-            Ok(_) => assert!(code <= 13),
+            Err(WireError::UnknownQuery { code: found }) => assert!(found == code && !known),
+            Ok(_) => assert!(known, "{code}"),
             Err(other) => panic!("{code}: {other}"),
         }
+        assert_eq!(Query::from_code(code).is_some(), known);
     }
     let error = Request::decode(&[0, 1, 2, 3, 4], &SMALL).unwrap_err();
     assert_eq!(error.to_string(), "answer 0x4030201 where the magic number was expected");
+    // Slots come whole.
+    let bytes = Request::Gather { key: b"k", total: 1, slots: &[0; 5], value: b"" };
+    let mut encoded = Vec::new();
+    bytes.encode(&mut encoded);
+    assert!(Request::decode(&encoded, &SMALL).is_err());
+}
+
+/// What the client and the server of PyTorch 2.15 sent each other for the calls that came after the
+/// first ones.
+#[test]
+fn later_requests_of_a_real_client_are_understood() {
+    let bytes = b"\x08\x02\0\0\0\0\0\0\0/a\x07\
+        \x09\x03\0\0\0\0\0\0\0/ap\x02\0\0\0\0\0\0\0xy\
+        \x0b\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0/m1\x02\0\0\0\0\0\0\0v1\
+        \x03\0\0\0\0\0\0\0/m2\x03\0\0\0\0\0\0\0v22\x11\
+        \x10\x02\0\0\0\0\0\0\0/q\x0e\x02\0\0\0\0\0\0\0/q\x03\0\0\0\0\0\0\0one\
+        \x0f\x02\0\0\0\0\0\0\0/q\
+        \x12\x05\0\0\0\0\0\0\0/bar2\x02\0\0\0\0\0\0\0";
+    let expected = [
+        Request::DeleteKey { key: b"/a" },
+        Request::GetNumKeys,
+        Request::Append { key: b"/ap", value: b"xy" },
+        Request::MultiSet { entries: vec![(b"/m1", b"v1"), (b"/m2", b"v22")] },
+        Request::ListKeys,
+        Request::QueueLen { key: b"/q" },
+        Request::QueuePush { key: b"/q", value: b"one" },
+        Request::QueuePop { key: b"/q" },
+        Request::Barrier { key: b"/bar2", count: 2 },
+    ];
+    let (mut at, mut encoded) = (0, Vec::new());
+    for request in expected {
+        let (found, length) = whole(Request::decode(&bytes[at..], &Limits::DEFAULT).unwrap());
+        assert_eq!(found, request);
+        request.encode(&mut encoded);
+        at += length;
+    }
+    assert_eq!(encoded, bytes);
+
+    let popped = b"\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0one";
+    let (found, _) = whole(Answer::Popped.decode(popped, &Limits::DEFAULT).unwrap());
+    assert_eq!(Answer::popped(found).as_deref(), Some(&b"one"[..]));
+    let (found, _) = whole(Answer::Popped.decode(&[0; 8], &Limits::DEFAULT).unwrap());
+    assert_eq!(Answer::popped(found), None);
+    let keys = b"\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0/m2\x03\0\0\0\0\0\0\0/ap";
+    let (found, length) = whole(Answer::Keys.decode(keys, &Limits::DEFAULT).unwrap());
+    assert_eq!((Answer::keys(found), length), (vec![b"/m2".to_vec(), b"/ap".to_vec()], keys.len()));
+}
+
+#[test]
+fn the_hello_is_no_process_and_no_welcome() {
+    assert!(HELLO > 1 << 22 && welcomed(HELLO).is_none() && welcomed(1 << 22).is_none());
+    assert_eq!(welcomed(welcome(u32::MAX)), Some(0x00ff_ffff));
 }
 
 #[test]
@@ -131,6 +184,23 @@ impl Parts {
             6 => Request::Check { keys: keys() },
             7 => Request::Wait { keys: keys() },
             8 => Request::MultiGet { keys: keys() },
+            9 => Request::GetNumKeys,
+            10 => Request::DeleteKey { key },
+            11 => Request::Append { key, value },
+            12 => {
+                Request::MultiSet { entries: self.keys.iter().map(|key| (&**key, value)).collect() }
+            }
+            13 => Request::QueuePush { key, value },
+            14 => Request::QueuePop { key },
+            15 => Request::QueueLen { key },
+            16 => Request::ListKeys,
+            17 => Request::Barrier { key, count: self.number },
+            18 => Request::Open { session: self.number as u64 },
+            19 => Request::Resume { session: self.number as u64, next: 7 },
+            20 => {
+                let slots = &self.second[..self.second.len() / 4 * 4];
+                Request::Gather { key, total: self.number as u32, slots, value }
+            }
             _ => Request::CancelWait,
         }
     }
@@ -142,7 +212,7 @@ fn bytes(n: usize) -> impl Strategy<Value = Vec<u8>> {
 
 prop_compose! {
     fn parts()(
-        query in 0..10usize, key in bytes(16), first in bytes(64), second in bytes(64),
+        query in 0..22usize, key in bytes(16), first in bytes(64), second in bytes(64),
         number in any::<i64>(), keys in proptest::collection::vec(bytes(16), 0..=8),
     ) -> Parts {
         Parts { query, key, first, second, number, keys }
@@ -197,7 +267,8 @@ proptest! {
                 prop_assert_eq!(&again, &bytes[..length]);
             }
             for shape in [Answer::Values { count }, Answer::Integer, Answer::Nonce, Answer::Check,
-                Answer::Wait, Answer::CancelledWait]
+                Answer::Wait, Answer::CancelledWait, Answer::Cancelled, Answer::Popped, Answer::Keys,
+                Answer::Resumed, Answer::Gathered]
             {
                 if let Ok(Decoded::Whole { length, .. }) = shape.decode(&bytes, limits) {
                     prop_assert!(length <= bytes.len());
@@ -205,10 +276,12 @@ proptest! {
             }
         }
         let _ = (Answer::values(&bytes), Answer::integer(&bytes), Answer::nonce(&bytes));
+        let _ = (Answer::popped(&bytes), Answer::keys(&bytes), Answer::resumed(&bytes));
+        let _ = Answer::gathered(&bytes);
     }
 
     #[test]
-    fn arbitrary_arguments_never_panic(code in 0..19u8, rest in bytes(300)) {
+    fn arbitrary_arguments_never_panic(code in (0..22usize).prop_map(|i| Query::ALL[i].code()), rest in bytes(300)) {
         let mut bytes = vec![code];
         bytes.extend(rest);
         let _ = Request::decode(&bytes, &SMALL);
