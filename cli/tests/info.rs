@@ -104,6 +104,29 @@ fn the_environment_is_what_it_is() {
 }
 
 #[test]
+fn the_launcher_is_told_or_why_there_is_none() {
+    let rank = [("RANK", ""), ("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4")];
+    let here = [("OMPI_COMM_WORLD_LOCAL_RANK", "1"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "4")];
+    let variables = [&rank[..], &here, &[("MASTER_PORT", "7")]].concat();
+    let found = json(&variables);
+    assert_eq!(found["launcher"]["name"], "Open MPI's mpirun");
+    let because =
+        "rank 1 of 4, 4 of them on this host; the store is at 127.0.0.1:7, hosted by rank 0";
+    assert_eq!(found["launcher"]["because"], because);
+    assert!(info(&[], &variables).contains(because));
+    let found = json(&[&variables[..], &[("PMI_RANK", "0"), ("PMI_SIZE", "2")]].concat());
+    assert_eq!(found["launcher"]["name"], Value::Null);
+    let because = found["launcher"]["because"].as_str().unwrap();
+    assert!(
+        because.contains("PMI_RANK=0") && because.contains("OMPI_COMM_WORLD_RANK=1"),
+        "{because}"
+    );
+    let found = json(&[]);
+    assert_eq!(found["launcher"]["name"], Value::Null);
+    assert!(found["launcher"]["because"].as_str().unwrap().starts_with("no launcher"));
+}
+
+#[test]
 fn text_tells_every_feature_and_reason() {
     let text = info(&[], &[]);
     let found = json(&[]);

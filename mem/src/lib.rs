@@ -3,7 +3,7 @@
 //! # Does
 //!
 //! - [`Group`]: the ranks of a run ([`launch::threads`], [`launch::Processes`], [`Group::from_env`]
-//!   under torchrun or `symmem run`), sub-groups that may overlap, splits by colour.
+//!   under torchrun, mpirun, srun or `symmem run`), sub-groups that may overlap, splits by colour.
 //! - [`Allocation`], [`Tensor`], [`View`]: memory that a rank owns, and typed ranges of it;
 //!   [`MemoryPool`]: many of them in few segments, and memory that keeps its place under an id.
 //!   On GPUs another library's memory can be one, too.

@@ -21,6 +21,10 @@
 //! - Wait without a bound, or trap: a wait that ends early records why, and the caller's next look at
 //!   the group returns it.
 //! - Touch a user's channels for its own operations.
+//! - Load code beside a kernel that waits: a CUDA driver waits for the kernels that run before it loads
+//!   others, and so does a group's first signal, barrier or lane on a device. Who launches a kernel that
+//!   waits for a peer, whose other calls are to end that wait, makes a first call, or
+//!   [`Lane::prepare`], before it; ranks that are threads on one device, each before any of them does.
 //!
 //! # Choices
 //!

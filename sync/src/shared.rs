@@ -188,7 +188,7 @@ impl Shared {
 
     fn new(group: &Group) -> Result<Self, PrepareError> {
         let device = group.device().clone();
-        let stream = device.default_stream()?;
+        let stream = group.stream()?.clone();
         let (executor, control, capacities) = Self::open(group, &stream)?;
         let told = control.clone();
         group.status().set_probe(move || told.failure());

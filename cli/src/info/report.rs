@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use symmem::hal::shm;
 use symmem::hal::types::BackendKind;
+use symmem::mem::bootstrap::Bootstrap;
 use symmem::prelude::*;
 use symmem::sys::{LibraryReport, probe};
 
@@ -29,6 +30,7 @@ pub struct Report {
     pub libraries: Vec<Library>,
     pub features: Vec<Feature>,
     pub options: GroupOptions,
+    pub launcher: LauncherInfo,
     pub environment: Vec<Variable>,
 }
 
@@ -101,6 +103,15 @@ pub struct GroupOptions {
     pub multicast: bool,
 }
 
+/// What started this process as a rank.
+#[derive(Debug, Serialize)]
+pub struct LauncherInfo {
+    /// `null` where none did, or it cannot be told.
+    pub name: Option<String>,
+    /// Which rank of which run it is; else why it is none.
+    pub because: String,
+}
+
 /// A variable that is read, and its value now.
 #[derive(Debug, Serialize)]
 pub struct Variable {
@@ -110,16 +121,33 @@ pub struct Variable {
 }
 
 /// What is read, by whom, for what.
-const VARIABLES: [(&str, &str); 20] = [
+const VARIABLES: [(&str, &str); 37] = [
     ("RANK", "this process's rank; set by torchrun and symmem run"),
     ("WORLD_SIZE", "number of ranks"),
     ("LOCAL_RANK", "its rank among those of this host"),
     ("LOCAL_WORLD_SIZE", "number of ranks on this host"),
-    ("MASTER_ADDR", "host of the store"),
-    ("MASTER_PORT", "port of the store"),
+    ("GROUP_RANK", "this host's index, or its torchrun's"),
+    ("GROUP_WORLD_SIZE", "number of hosts, or of torchruns"),
+    ("MASTER_ADDR", "host of the store, with any launcher"),
+    ("MASTER_PORT", "port of the store, with any launcher"),
     ("TORCHELASTIC_RUN_ID", "the run's name"),
     ("TORCHELASTIC_RESTART_COUNT", "how often the run was started again"),
     ("TORCHELASTIC_USE_AGENT_STORE", "True: the launcher hosts the store; else rank 0"),
+    ("OMPI_COMM_WORLD_RANK", "this process's rank; set by Open MPI's mpirun"),
+    ("OMPI_COMM_WORLD_SIZE", "number of ranks"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "its rank among those of this host"),
+    ("OMPI_COMM_WORLD_LOCAL_SIZE", "number of ranks on this host"),
+    ("PMI_RANK", "this process's rank; set by mpiexec of MPICH and Intel MPI"),
+    ("PMI_SIZE", "number of ranks"),
+    ("MPI_LOCALRANKID", "its rank among those of this host"),
+    ("MPI_LOCALNRANKS", "number of ranks on this host"),
+    ("SLURM_STEP_ID", "set where Slurm's srun started this process"),
+    ("SLURM_PROCID", "this process's rank, in a step"),
+    ("SLURM_STEP_NUM_TASKS", "number of ranks"),
+    ("SLURM_LOCALID", "its rank among those of this host"),
+    ("SLURM_NODEID", "this host's index"),
+    ("SLURM_STEP_TASKS_PER_NODE", "numbers of ranks on the hosts"),
+    ("SLURM_STEP_NODELIST", "the hosts"),
     ("SYMMEM_TUNE", "a choice table, as symmem tune writes it"),
     ("SYMMEM_CUDA_LIBRARY", "path of the CUDA driver, instead of a search"),
     ("SYMMEM_NVRTC_LIBRARY", "path of NVRTC, instead of a search"),
@@ -153,6 +181,7 @@ impl Report {
             features: features(&libraries, &gpus),
             libraries: libraries.into_iter().map(Library::from).collect(),
             options: GroupOptions::from(Options::default()),
+            launcher: LauncherInfo::new(),
             environment: VARIABLES
                 .into_iter()
                 .map(|(name, meaning)| Variable {
@@ -177,6 +206,24 @@ impl DeviceInfo {
             shareable: can.shareable,
             multicast: can.multicast,
             gpu,
+        }
+    }
+}
+
+impl LauncherInfo {
+    fn new() -> Self {
+        let found = match Bootstrap::from_env() {
+            Ok(found) => found,
+            Err(error) => return LauncherInfo { name: None, because: error.to_string() },
+        };
+        let Bootstrap { rank, world_size, store, host, .. } = &found;
+        let here =
+            found.local_world_size.map_or(String::new(), |n| format!(", {n} of them on this host"));
+        LauncherInfo {
+            name: Some(found.launcher.to_string()),
+            because: format!(
+                "rank {rank} of {world_size}{here}; the store is at {store}, hosted by {host}"
+            ),
         }
     }
 }

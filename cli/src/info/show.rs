@@ -6,7 +6,7 @@ use symmem::hal::types::Bytes;
 
 use super::features::Area;
 use super::gpus::{Gpu, Link};
-use super::report::{DeviceInfo, GroupOptions, Library, Outcome, Report};
+use super::report::{DeviceInfo, GroupOptions, LauncherInfo, Library, Outcome, Report};
 use super::system::{Limit, Namespace, System};
 
 /// Prints a report.
@@ -60,6 +60,9 @@ pub fn show(out: &mut dyn Write, report: &Report) -> io::Result<()> {
     for (name, value) in options(&report.options) {
         writeln!(out, "  {name:14}{value}")?;
     }
+    let LauncherInfo { name, because } = &report.launcher;
+    writeln!(out, "\nLauncher")?;
+    writeln!(out, "  {}: {because}", name.as_deref().unwrap_or("none"))?;
     writeln!(out, "\nEnvironment")?;
     for variable in &report.environment {
         let value = variable.value.as_ref().map_or("not set".to_owned(), |v| format!("{v:?}"));

@@ -86,7 +86,25 @@ fn environments() -> Vec<Vec<u8>> {
     let least = "RANK=3\nWORLD_SIZE=8\nMASTER_ADDR=node-0\nMASTER_PORT=29500\n";
     let all = "LOCAL_RANK=1\nLOCAL_WORLD_SIZE=2\nTORCHELASTIC_RUN_ID=job-7\n\
                TORCHELASTIC_RESTART_COUNT=2\nTORCHELASTIC_USE_AGENT_STORE=True\n";
-    let texts = [least.to_owned(), format!("{least}{all}"), format!("RANK=0\n{all}")];
+    let open_mpi = "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 \
+                    OMPI_COMM_WORLD_LOCAL_SIZE=4 OMPI_MCA_ess_base_jobid=1573257217 PMIX_RANK=3 \
+                    PMIX_NAMESPACE=1573257217";
+    let hydra = "PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2";
+    let slurm = "SLURM_JOB_ID=3 SLURM_STEP_ID=2 SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=11 \
+                 SLURM_LOCALID=2 SLURM_NODEID=0 SLURM_STEP_NUM_NODES=3 SLURM_STEP_TASKS_PER_NODE=4(x2),3 \
+                 SLURM_STEP_NODELIST=host[01-02,7],other SLURM_RESTART_COUNT=1";
+    let groups = "GROUP_RANK=1\nGROUP_WORLD_SIZE=4\n";
+    let words = |text: &str| text.replace(' ', "\n");
+    let texts = [
+        least.to_owned(),
+        format!("{least}{all}"),
+        format!("RANK=0\n{all}"),
+        format!("{least}{all}{groups}"),
+        words(open_mpi),
+        words(&format!("{open_mpi} {slurm}")),
+        words(&format!("{hydra} MASTER_ADDR=n1 MASTER_PORT=29400")),
+        words(slurm),
+    ];
     texts.into_iter().map(String::into_bytes).collect()
 }
 

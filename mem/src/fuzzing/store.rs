@@ -168,6 +168,14 @@ pub fn environment(bytes: &[u8]) {
             assert!(local <= found.world_size, "{found:?}");
             assert!(found.local_rank.is_none_or(|rank| rank < local), "{found:?}");
             assert!(!found.store.host.is_empty(), "{found:?}");
+            assert!(
+                found.node.is_none_or(|node| found.nodes.is_none_or(|n| node < n)),
+                "{found:?}"
+            );
+            if let Ok(here) = found.on_this_host() {
+                assert!(here.rank < here.world_size && here.store.port != 0, "{here:?}");
+                assert!(here.world_size <= found.world_size, "{here:?}");
+            }
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }

@@ -533,8 +533,13 @@ impl Group {
         self.0.caches.add(self.0.scope, cache);
     }
 
-    /// The stream of calls that name none, and wait for their end: made on first use.
-    pub(crate) fn stream(&self) -> Result<&Stream, DeviceError> {
+    /// The group's own stream, for calls that name none: made on first use, and only then, since a device
+    /// that ranks share has few queues for all of their streams. Inline on the host.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::default_stream`].
+    pub fn stream(&self) -> Result<&Stream, DeviceError> {
         if let Some(stream) = self.0.stream.get() {
             return Ok(stream);
         }

@@ -15,13 +15,14 @@ use symmem_hal::types::RankSet;
 use symmem_hal::{Fault, Kind, Wait};
 
 use super::room::{self, TaskLimit};
+use crate::bootstrap::SYMMEM_RUN;
 use crate::exchange::token::random;
 use crate::store::tcp::{ServeError, StoreServer};
 
 /// Ranks about to be started as processes.
 ///
 /// Each gets torchrun's variables (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`,
-/// `MASTER_ADDR`, `MASTER_PORT`, `TORCHELASTIC_*`), so that
+/// `GROUP_RANK`, `GROUP_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`, `TORCHELASTIC_*`), so that
 /// [`Group::from_env`](crate::Group::from_env) joins them, and anything else that reads those. The
 /// store is the launcher's, outside all ranks. Ranks die with the launcher.
 #[derive(Clone, Debug)]
@@ -179,7 +180,7 @@ impl Processes {
         }
         let server = StoreServer::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
         let id = random::<8>().map_err(|_| SpawnError::Random)?;
-        let id = format!("symmem-{:016x}", u64::from_ne_bytes(id));
+        let id = format!("{SYMMEM_RUN}{:016x}", u64::from_ne_bytes(id));
         let port = server.local_addr().port();
         let ranks = self.ranks;
         let (started, starting) = mpsc::channel();
@@ -224,6 +225,9 @@ impl Processes {
             ("WORLD_SIZE", ranks.clone()),
             ("LOCAL_RANK", rank.to_string()),
             ("LOCAL_WORLD_SIZE", ranks),
+            // Those of a torchrun around this would be of its hosts.
+            ("GROUP_RANK", "0".to_owned()),
+            ("GROUP_WORLD_SIZE", "1".to_owned()),
             ("MASTER_ADDR", Ipv4Addr::LOCALHOST.to_string()),
             ("MASTER_PORT", port.to_string()),
             ("TORCHELASTIC_RUN_ID", id.to_owned()),

@@ -39,6 +39,14 @@ fn open(gate: &Word) -> Verdict {
     gate.set(1)
 }
 
+/// Loads what signals need on every rank's device: a driver waits for a kernel that holds a stream up
+/// before it loads another, and so would whoever is to end that.
+#[track_caller]
+fn ready(context: &Context, group: &Group) -> Verdict {
+    group.barrier(Channel(0)).run()?;
+    context.meet()
+}
+
 /// The first rank is held up before its first barrier; its second, on another stream, must not be
 /// taken for it.
 fn barriers_on_two_streams_keep_their_order(context: &Context) -> Verdict {
@@ -47,6 +55,7 @@ fn barriers_on_two_streams_keep_their_order(context: &Context) -> Verdict {
     let (gate, word, seen) =
         (Word::new(context.device())?, Word::new(context.device())?, Word::new(context.device())?);
     let first = Word::of(&word.share(&group)?, group.rank_at(0)?)?;
+    ready(context, &group)?;
     for channel in [0, group.channels() - 1].map(Channel) {
         let [a, b] = streams(context)?;
         gate.set(0)?;
@@ -80,6 +89,7 @@ fn signals_on_two_streams_keep_their_order(context: &Context) -> Verdict {
     let previous = context.neighbour(&group, context.size() - 1)?;
     let theirs = Word::of(&shared, previous)?;
     let [a, b, c, d] = streams(context)?;
+    ready(context, &group)?;
     if context.rank() == 0 {
         kernels.hold(&a, &gate)?;
     }
@@ -118,6 +128,7 @@ fn only_calls_on_the_channel_are_waited_for(context: &Context) -> Verdict {
     barrier(&a)?;
     barrier(&b)?;
     barrier(&a)?;
+    context.meet()?;
     kernels.hold(&a, &gate)?;
     let held = context.device().event();
     a.record(&held)?;
@@ -139,6 +150,7 @@ fn operations_on_two_streams_keep_their_order(context: &Context) -> Verdict {
     for (round, gather) in gathers.iter().enumerate() {
         gather.offer(round as u64)?;
     }
+    ready(context, &group)?;
     if context.rank() == 0 {
         kernels.hold(&a, &gate)?;
     }
