@@ -246,5 +246,6 @@ fn answers() -> Vec<Vec<u8>> {
         of(&|out| Answer::put_parts(out, parts.into_iter())),
         of(&|out| Answer::put_missing(out, &[1, 2])),
         of(&|out| Answer::put_fault(out, GatherFault::Overlap { slot: 1 })),
+        of(&|out| Answer::put_no_room(out, &reason)),
     ]
 }

@@ -95,6 +95,11 @@ impl<'a> Call<'a> {
         StoreError::Doubtful { store, operation, keys, doubtful, cause }
     }
 
+    pub fn refused(&self, reason: String) -> StoreError {
+        let (store, operation) = (self.store.clone(), self.operation);
+        StoreError::Refused { store, operation, keys: self.key_names(), reason }
+    }
+
     /// The end of a wait for the server.
     pub fn ended(&self, ended: Ended) -> StoreError {
         match ended {

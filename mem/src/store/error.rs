@@ -83,6 +83,21 @@ pub enum StoreError {
         /// What ended the connection.
         cause: LostCause,
     },
+    /// The server has no room for it; nothing was changed.
+    #[error(
+        "{store}: {operation} of {}: the server refuses it: {reason}: send less, or give the server more",
+        KeyList(keys)
+    )]
+    Refused {
+        /// The store.
+        store: Arc<str>,
+        /// The call.
+        operation: &'static str,
+        /// Its keys.
+        keys: Vec<String>,
+        /// Why, as its log has it.
+        reason: String,
+    },
     /// An argument beyond the store's limits; nothing was sent or stored.
     #[error(
         "{store}: {operation} of {}: {what} of {found} is over the limit of {limit}: send less, or give the server more",
@@ -145,7 +160,9 @@ impl Fault for StoreError {
         match self {
             StoreError::TimedOut { .. } => Kind::TimedOut,
             StoreError::Cancelled { .. } => Kind::Cancelled,
-            StoreError::Lost { .. } | StoreError::Doubtful { .. } => Kind::System,
+            StoreError::Lost { .. } | StoreError::Doubtful { .. } | StoreError::Refused { .. } => {
+                Kind::System
+            }
             StoreError::TooLarge { .. }
             | StoreError::NotANumber { .. }
             | StoreError::Overflow { .. }
@@ -390,6 +407,15 @@ mod tests {
                 "whether keys \"k\", \"l\" were changed is not known: look before doing it again",
             ),
             (
+                StoreError::Refused {
+                    store: store.clone(),
+                    operation,
+                    keys: keys.clone(),
+                    reason: "2 is over the limit of 1".to_owned(),
+                },
+                "send less, or give the server more",
+            ),
+            (
                 StoreError::TooLarge {
                     store: store.clone(),
                     operation,
@@ -429,6 +455,7 @@ mod tests {
                 | StoreError::Cancelled { .. }
                 | StoreError::Lost { .. }
                 | StoreError::Doubtful { .. }
+                | StoreError::Refused { .. }
                 | StoreError::TooLarge { .. }
                 | StoreError::NotANumber { .. }
                 | StoreError::Overflow { .. }

@@ -293,6 +293,7 @@ impl Store for TcpStore {
                 Err(call.timed_out(Missing::Slots { key: key.to_owned(), slots }))
             }
             Gathered::Fault(fault) => Err(bad(fault)),
+            Gathered::Refused(reason) => Err(call.refused(reason)),
         }
     }
 }

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod cuts;
+mod gather;
 mod limits;
+mod pending;
 mod proxy;
 
 use std::io::{Read, Write};

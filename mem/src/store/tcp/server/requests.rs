@@ -1,5 +1,7 @@
 //! What each request does.
 
+use std::sync::Arc;
+
 use super::event_loop::EventLoop;
 use super::peer::{Closing, Peer};
 use super::sessions::Turn;
@@ -213,24 +215,43 @@ impl EventLoop {
         mine: &Contribution<'_>,
     ) -> Result<(), Closing> {
         self.is_free(peer)?;
-        match self.table.bring(key, mine) {
-            Ok(Brought::Waits) => self.await_gather(id, peer, key),
+        let brought = self.table.bring(key, mine);
+        let refused: Closing = match brought {
+            Ok(Brought::Waits) => match self.await_gather(id, peer, key) {
+                Ok(()) => return Ok(()),
+                Err(refused) => refused,
+            },
             Ok(Brought::Complete { result, last }) => {
                 let (needed, limit) = (result.len(), self.limits.wire.answer);
-                if needed > limit {
-                    return Err(Closing::Answer { needed, limit });
-                }
-                peer.output.share(&result);
+                let answer = if needed <= limit {
+                    result
+                } else {
+                    no_room(peer, &Closing::Answer { needed, limit })
+                };
+                peer.output.share(&answer);
                 if last {
-                    self.gathered(key, &result);
+                    self.gathered(key, &answer);
                 }
-                Ok(())
+                return Ok(());
             }
             Err(TableError::Gather(fault)) => {
                 Answer::put_fault(peer.output.end(), fault);
-                Ok(())
+                return Ok(());
             }
-            Err(other) => Err(other.into()),
-        }
+            Err(other) => other.into(),
+        };
+        // Here there is an answer that says so, and no need to close the connection.
+        let answer = no_room(peer, &refused);
+        peer.output.share(&answer);
+        Ok(())
     }
+}
+
+/// The answer to a GATHER that is too much.
+fn no_room(peer: &Peer, why: &Closing) -> Arc<[u8]> {
+    let reason = why.to_string();
+    tracing::warn!(address = %peer.address, %reason, "the store refuses a contribution");
+    let mut answer = Vec::new();
+    Answer::put_no_room(&mut answer, &reason);
+    answer.into()
 }

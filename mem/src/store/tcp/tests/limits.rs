@@ -3,7 +3,7 @@
 use super::*;
 
 /// Waits for what the server does at its own time.
-fn becomes(what: &str, holds: impl Fn() -> bool) {
+pub(super) fn becomes(what: &str, holds: impl Fn() -> bool) {
     let until = std::time::Instant::now() + Duration::from_secs(60);
     while !holds() {
         assert!(std::time::Instant::now() < until, "never: {what}");

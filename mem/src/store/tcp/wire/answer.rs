@@ -65,6 +65,7 @@ const REASON: usize = 1 << 10;
 const COMPLETE: u8 = 0;
 const INCOMPLETE: u8 = 1;
 const FAULT: u8 = 2;
+const NO_ROOM: u8 = 3;
 
 /// The longest list of slots, in bytes.
 const SLOTS: usize = 4 * MOST_SLOTS as usize;
@@ -132,12 +133,14 @@ impl Answer {
                 }
             }
             Answer::Gathered => {
-                match byte(cursor, "the result of a gather", &[COMPLETE, INCOMPLETE, FAULT])? {
+                let allowed = [COMPLETE, INCOMPLETE, FAULT, NO_ROOM];
+                match byte(cursor, "the result of a gather", &allowed)? {
                     COMPLETE => {
                         let parts = cursor.length("contributions", MOST_SLOTS as usize)?;
                         cursor.skip_strings(2 * parts, "a contribution", limits.answer)
                     }
                     INCOMPLETE => cursor.string("a list of slots", SLOTS).map(drop),
+                    NO_ROOM => cursor.string("a reason", REASON).map(drop),
                     _ => cursor.take(9).map(drop),
                 }
             }
@@ -226,10 +229,7 @@ impl Answer {
         Some(match status {
             KNOWN => Resumed::Known { done: u64::from_le_bytes(rest.try_into().ok()?) },
             NEW | NEW_FORGETFUL => Resumed::New { forgetful: status == NEW_FORGETFUL },
-            REFUSED => {
-                let reason = Self::values(rest).pop()?;
-                Resumed::Refused { reason: String::from_utf8_lossy(&reason).into_owned() }
-            }
+            REFUSED => Resumed::Refused { reason: reason(rest)? },
             _ => return None,
         })
     }
@@ -244,7 +244,7 @@ impl Answer {
             Resumed::New { forgetful } => out.push(if *forgetful { NEW_FORGETFUL } else { NEW }),
             Resumed::Refused { reason } => {
                 out.push(REFUSED);
-                put_string(out, &reason.as_bytes()[..reason.len().min(REASON)]);
+                put_reason(out, reason);
             }
         }
     }
@@ -270,6 +270,7 @@ impl Answer {
                 };
                 Gathered::Fault(fault(*rest.first()?, number(1)?, number(5)?))
             }
+            NO_ROOM => Gathered::Refused(reason(rest)?),
             _ => return None,
         })
     }
@@ -292,6 +293,12 @@ impl Answer {
     pub fn put_missing(out: &mut Vec<u8>, missing: &[u32]) {
         out.push(INCOMPLETE);
         put_slots(out, missing);
+    }
+
+    /// Appends the answer to a GATHER for which the server has no room. A long reason is cut.
+    pub fn put_no_room(out: &mut Vec<u8>, reason: &str) {
+        out.push(NO_ROOM);
+        put_reason(out, reason);
     }
 
     /// Appends the answer to a GATHER whose contribution does not fit.
@@ -322,6 +329,17 @@ pub enum Gathered {
     Missing(Vec<u32>),
     /// What does not fit.
     Fault(GatherFault),
+    /// The server has no room, for this reason; nothing was brought.
+    Refused(String),
+}
+
+/// The reason in a whole answer.
+fn reason(bytes: &[u8]) -> Option<String> {
+    Some(String::from_utf8_lossy(&Answer::values(bytes).pop()?).into_owned())
+}
+
+fn put_reason(out: &mut Vec<u8>, reason: &str) {
+    put_string(out, &reason.as_bytes()[..reason.len().min(REASON)]);
 }
 
 fn fault(code: u8, first: u32, second: u32) -> GatherFault {
