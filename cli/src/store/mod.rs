@@ -46,13 +46,13 @@ pub struct Args {
     /// Most of them that have not identified themselves: one more takes the place of the oldest
     #[arg(long, value_name = "N", default_value_t = ServerLimits::DEFAULT.unidentified, value_parser = at_least_one)]
     unidentified: usize,
-    /// Most keys
+    /// Most keys, queues and gathers
     #[arg(long, value_name = "N", default_value_t = ServerLimits::DEFAULT.keys, value_parser = at_least_one)]
     keys: usize,
     /// Most bytes of keys and values
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = memory)]
     stored: usize,
-    /// Most connections that wait for keys at a time
+    /// Most connections that wait at a time
     #[arg(long, value_name = "N", default_value_t = ServerLimits::DEFAULT.waits, value_parser = at_least_one)]
     waits: usize,
     /// Most bytes of messages under way

@@ -1,18 +1,23 @@
 //! The key-value store through which ranks meet.
 //!
-//! Does: small values under string keys, visible to every rank, with a wait for keys that are not
-//! there yet. [`LocalStore`] serves the threads of one process; [`tcp`] speaks PyTorch's TCPStore
-//! protocol as client and as server, so that ranks started by torchrun meet on the agent's store
-//! and Python and Rust ranks meet on one; [`PrefixStore`] is a namespace in any of them.
+//! Does: small values and queues under string keys, visible to every rank, with a wait for keys that
+//! are not there yet, and [gathers](Store::gather), in which everybody gets what everybody brought.
+//! [`LocalStore`] serves the threads of one process; [`tcp`] speaks PyTorch's TCPStore protocol as
+//! client and as server, so that ranks started by torchrun meet on the agent's store and Python and
+//! Rust ranks meet on one; [`PrefixStore`] is a namespace in any of them.
 //!
 //! Does not: persist anything, authenticate anyone, or carry bulk data. Who can reach a TCP store
-//! can read and change it.
+//! can read and change it. Values over 8 MiB, which PyTorch's server refuses, are put together by
+//! [`Store::append`].
 //!
 //! Choices:
 //! - The trait is object-safe and synchronous: it is used at start-up, by code that must not care
 //!   which store it was given. Every call is bounded by a [`Wait`]; no call waits for ever.
-//! - The semantics are those of PyTorch's `Store`, surprises included ([`Store::compare_set`]),
-//!   because ranks of both meet on one store.
+//! - The operations are those of PyTorch 2.15, with the semantics of its `TCPStore`, surprises
+//!   included ([`Store::compare_set`], a key with a value and a queue), because ranks of both meet on
+//!   one store. One body of checks runs on every store here, and on both of PyTorch's servers.
+//! - A gather's contributors cover *slots*, of which alone the number is known: so the leaders of
+//!   hosts gather without knowing how many they are.
 
 mod call;
 mod error;
@@ -52,7 +57,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Stores `value` under `key`, replacing what was there.
     ///
     /// On a network store the request is on its way when this returns; every later call through
-    /// the same store sees its effect.
+    /// the same store sees its effect. If it does not arrive a later call says so.
     fn set(&self, key: &str, value: &[u8], wait: &Wait) -> Result<(), StoreError>;
 
     /// The value of `key`; waits until there is one.

@@ -10,7 +10,8 @@ use super::{Contribution, Part, Store, StoreError};
 ///
 /// The same rule as PyTorch's `PrefixStore`, so both sides agree on a key. PyTorch's `TCPStore`
 /// itself puts a slash before every key it sends: the view with an empty prefix sees the keys that
-/// Python code names. Errors name the whole key.
+/// Python code names. Errors name the whole key, and [`num_keys`](Store::num_keys) counts those of the
+/// whole store.
 #[derive(Clone, Debug)]
 pub struct PrefixStore {
     store: Arc<dyn Store>,

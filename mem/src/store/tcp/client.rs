@@ -25,9 +25,12 @@ use crate::store::{Contribution, LostCause, Missing, Part, Store, StoreError};
 ///
 /// # Errors
 ///
-/// Once a connection is lost every call fails with the same [`LostCause`], at once. Requests are
-/// not repeated on a new connection: one that was lost may have had its effect. Besides a call's
-/// own bound, [`GRACE`](super::GRACE) applies.
+/// A connection that ends is replaced within the call that needs it. Where the server is gone, has been
+/// started again, refuses a request or breaks the protocol, every call fails with the same [`LostCause`]
+/// from then on. On a server of another make a call fails with
+/// [`Doubtful`](StoreError::Doubtful) where it is not known whether something was changed, by it or by a
+/// call before it that has no answer; later calls go on. What a call has sent that is given up may be done
+/// at any time until the next one ends. Besides a call's own bound, [`GRACE`](super::GRACE) applies.
 #[derive(Clone, Debug)]
 pub struct TcpStore {
     name: Arc<str>,

@@ -1,6 +1,10 @@
 //! The server.
 //!
 //! Does: serves any number of clients from one thread, within limits that hold whatever they send.
+//! A value, a queue or a gather lives until the server ends; of gathers that are complete the last 1024
+//! are kept, 64 MiB of them and for 10 minutes, for contributors that ask again; of clients that lost
+//! their connection the last 65536, with the answer to what each did last.
+//!
 //! Does not: look their names up, wait for any of them, or let one see that another misbehaves.
 
 mod event_loop;
@@ -44,11 +48,11 @@ pub struct ServerLimits {
     /// Connections at a time that have not identified themselves: one more takes the place of the
     /// oldest. A quarter of the process's limit on descriptors, if that is less.
     pub unidentified: usize,
-    /// Keys that have a value.
+    /// Keys that have a value, queues and gathers.
     pub keys: usize,
-    /// Bytes of keys and values, book-keeping included.
+    /// Bytes of keys, values, queues and gathers, book-keeping included.
     pub stored: usize,
-    /// Connections at a time that wait for keys.
+    /// Connections at a time that wait, for keys, at a barrier or in a gather.
     pub waits: usize,
     /// Bytes of messages that are under way, and of keys that are waited for, over all connections.
     /// Over it the connection that has most is closed.
