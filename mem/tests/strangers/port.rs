@@ -212,10 +212,13 @@ pub fn refusals_are_told() -> Result<(), Failed> {
             encoded(&[store(b"a"), store(b"b"), store(b"c")]),
             format!("bytes more than the {} held is over the limit of {}", 0, LIMITS.stored),
         ),
-        (vec![Query::DeleteKey.code()], "query DELETE_KEY (8) is not served".to_owned()),
+        (
+            encoded(&[Request::Gather { key: b"g", total: 1, slots: &[0; 4], value: b"" }]),
+            "query GATHER (242) without the handshake for it".to_owned(),
+        ),
         (
             encoded(&[Request::Wait { keys: vec![b"x"] }, Request::Wait { keys: vec![b"x"] }]),
-            "a WAIT while another is in progress".to_owned(),
+            "a WAIT, BARRIER or GATHER while another is in progress".to_owned(),
         ),
         (
             encoded(&[Request::Add { key: b"k", amount: 1 }]),
