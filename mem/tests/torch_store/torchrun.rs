@@ -1,5 +1,6 @@
 //! Ranks that torchrun starts meet on the agent's store.
 
+use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
@@ -28,7 +29,7 @@ pub fn part() -> Option<String> {
 fn run(python: &Python, part: &str, options: &[&str]) -> String {
     let mut command = python.command();
     command
-        .args(["-m", "torch.distributed.run", "--standalone", "--no-python"])
+        .args(["-m", "torch.distributed.run", "--no-python"])
         .args(["--nproc-per-node", &RANKS.to_string()])
         .args(options)
         .arg(std::env::current_exe().unwrap())
@@ -44,19 +45,23 @@ fn count(output: &str, what: &str) -> usize {
 }
 
 pub fn a_group_meets(python: &Python) {
-    let output = run(python, "group", &[]);
-    assert_eq!(count(&output, "of 4 met in attempt 0"), RANKS, "{output}");
+    // As it is by default, but for the port, and with a store that the agent finds a place for.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    for options in [&["--master-port", &port][..], &["--standalone"]] {
+        let output = run(python, "group", options);
+        assert_eq!(count(&output, "of 4 met in attempt 0"), RANKS, "{output}");
+    }
 }
 
 pub fn restarted(python: &Python) {
-    let output = run(python, "restart", &["--max-restarts", "1"]);
+    let output = run(python, "restart", &["--standalone", "--max-restarts", "1"]);
     // The first attempt's ranks are ended as soon as one of them fails, so that not all may say so.
     assert!(count(&output, "of 4 met in attempt 0") >= 1, "{output}");
     assert_eq!(count(&output, "of 4 met in attempt 1"), RANKS, "{output}");
 }
 
 pub fn mixed(python: &Python) {
-    let output = run(python, "mixed", &[]);
+    let output = run(python, "mixed", &["--standalone"]);
     assert_eq!(count(&output, "python rank"), RANKS / 2, "{output}");
     assert_eq!(count(&output, "rust rank"), RANKS / 2, "{output}");
 }

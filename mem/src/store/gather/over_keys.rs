@@ -51,6 +51,9 @@ impl Entry {
     }
 }
 
+/// How often a contribution is written again whose connection was lost.
+const MOST_LOSSES: u32 = 8;
+
 /// See [`Store::gather`].
 pub(in crate::store) fn gather(
     store: &(impl Store + ?Sized),
@@ -61,50 +64,61 @@ pub(in crate::store) fn gather(
     let bad = |fault| StoreError::Gather { store: store.name(), key: key.to_owned(), fault };
     mine.check().map_err(bad)?;
     let (wait, started) = (&wait.begun(), Instant::now());
-    let slot_key = |slot: &u32| format!("{key}/{slot}");
-    let all: Vec<u32>;
-    let read = match mine.heads {
-        Some(heads) => heads,
-        None => {
-            all = (0..mine.total).collect();
-            &all
+    let names = |slots: &[u32]| -> Vec<String> {
+        slots.iter().map(|slot| format!("{key}/{slot}")).collect()
+    };
+    let own = names(if mine.heads.is_some() { &mine.slots[..1] } else { mine.slots });
+    let all: Vec<u32> = (0..mine.total).collect();
+    let read = mine.heads.unwrap_or(&all);
+    let read_names = names(read);
+    let mut losses = 0;
+    let found = loop {
+        let found = write(store, &own, mine, wait).and_then(|()| {
+            let keys: Vec<&str> = read_names.iter().map(String::as_str).collect();
+            store.multi_get(&keys, wait)
+        });
+        match found {
+            // What may have been written is the same when it is written again.
+            Err(StoreError::Doubtful { doubtful, .. })
+                if losses < MOST_LOSSES && doubtful.iter().all(|key| own.contains(key)) =>
+            {
+                losses += 1;
+            }
+            Err(StoreError::TimedOut { store, missing: Missing::Keys(missing), .. }) => {
+                // The store's keys may have a prefix that this one's caller does not know of.
+                let is_missing = |name: &str| missing.iter().any(|m| m.ends_with(name));
+                let slots = read.iter().zip(&read_names).filter(|(_, name)| is_missing(name));
+                let slots = slots.map(|(slot, _)| *slot).collect();
+                return Err(StoreError::TimedOut {
+                    store,
+                    operation: "gather",
+                    missing: Missing::Slots { key: key.to_owned(), slots },
+                    elapsed: started.elapsed(),
+                    allowed: wait.duration(),
+                });
+            }
+            found => break found?,
         }
     };
-    let head = mine.slots[0];
-    let value = Entry::encode_head(mine);
-    match mine.heads {
-        None if mine.slots.len() > 1 => {
-            let mark = Entry::encode_mark(head);
-            let names: Vec<String> = mine.slots.iter().map(slot_key).collect();
-            let mut entries: Vec<(&str, &[u8])> =
-                names.iter().map(|name| (name.as_str(), &mark[..])).collect();
-            entries[0].1 = &value;
-            store.multi_set(&entries, wait)?;
-        }
-        _ => store.set(&slot_key(&head), &value, wait)?,
-    }
-
-    let names: Vec<String> = read.iter().map(slot_key).collect();
-    let keys: Vec<&str> = names.iter().map(String::as_str).collect();
-    let found = store.multi_get(&keys, wait).map_err(|error| match error {
-        StoreError::TimedOut { store, missing: Missing::Keys(missing), .. } => {
-            // The store's keys may have a prefix that this one's caller does not know of.
-            let is_missing = |name: &str| missing.iter().any(|m| m.ends_with(name));
-            let slots = read.iter().zip(&names).filter(|(_, name)| is_missing(name));
-            StoreError::TimedOut {
-                store,
-                operation: "gather",
-                missing: Missing::Slots {
-                    key: key.to_owned(),
-                    slots: slots.map(|(slot, _)| *slot).collect(),
-                },
-                elapsed: started.elapsed(),
-                allowed: wait.duration(),
-            }
-        }
-        other => other,
-    })?;
     assemble(mine, read, &found).map_err(bad)
+}
+
+/// Writes a contribution under the keys of its slots, or of the lowest alone.
+fn write(
+    store: &(impl Store + ?Sized),
+    own: &[String],
+    mine: &Contribution<'_>,
+    wait: &Wait,
+) -> Result<(), StoreError> {
+    let (head, mark) = (Entry::encode_head(mine), Entry::encode_mark(mine.slots[0]));
+    match own {
+        [key] => store.set(key, &head, wait),
+        _ => {
+            let values = std::iter::once(&head[..]).chain(std::iter::repeat(&mark[..]));
+            let entries: Vec<(&str, &[u8])> = own.iter().map(String::as_str).zip(values).collect();
+            store.multi_set(&entries, wait)
+        }
+    }
 }
 
 /// Puts together what was `found` for the slots that were `read`.

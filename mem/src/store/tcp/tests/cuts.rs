@@ -239,6 +239,26 @@ fn what_may_have_been_done_elsewhere_is_not_done_again() {
     }
 }
 
+/// A contribution that is written twice is one.
+#[test]
+fn a_gather_by_keys_goes_on_wherever_the_connection_is_cut() {
+    for make in [Cut::Up, Cut::Down] {
+        let made = |n| {
+            let server = serve(ServerLimits::DEFAULT);
+            let proxy = Proxy::new(server.local_addr(), vec![Some(make(n))], true);
+            let store = TcpStore::connect("127.0.0.1", proxy.port(), &long()).unwrap();
+            for (key, slots) in [("one", &[0][..]), ("three", &[0, 1, 2])] {
+                let mine = Contribution::new(slots, slots.len() as u32, b"value");
+                let all = store.gather(key, &mine, &long()).unwrap();
+                assert_eq!(all, [Part { slots: slots.to_vec(), value: b"value".to_vec() }]);
+            }
+            proxy.made()
+        };
+        let last = (0..).find(|n| made(*n) == 0).unwrap();
+        assert!(last > 50, "{last}");
+    }
+}
+
 #[test]
 fn a_set_that_was_lost_is_told_by_the_next_call() {
     let server = serve(ServerLimits::DEFAULT);
