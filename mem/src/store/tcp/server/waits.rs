@@ -124,16 +124,18 @@ impl EventLoop {
     }
 
     /// Has the one who waits longest for a queue, which has one value more, look again: the value is
-    /// for one.
+    /// for one. Who waits for other keys as well and has to go on leaves it to the next.
     pub(super) fn pushed(&mut self, served: u64, peer: &mut Peer, key: &[u8]) {
-        let Some(id) = self.waiting.next(key) else { return };
-        let ended = self.look_again(id, served, peer);
-        if ended {
+        while let Some(id) = self.waiting.next(key) {
+            if !self.look_again(id, served, peer) {
+                continue;
+            }
             if id == served {
                 peer.called = Some(key.into());
             } else if let Some(waiter) = self.peers.get_mut(&id) {
                 waiter.called = Some(key.into());
             }
+            return;
         }
     }
 
@@ -148,13 +150,18 @@ impl EventLoop {
         if self.table.queue_len(key) == 0 {
             return;
         }
-        let Some(id) = self.waiting.next(key) else { return };
-        let Some(mut waiter) = self.peers.remove(&id) else { return };
-        if self.look(id, &mut waiter) {
-            waiter.called = Some(key.into());
-            self.woken.push(id);
+        while let Some(id) = self.waiting.next(key) {
+            let Some(mut waiter) = self.peers.remove(&id) else { continue };
+            let ended = self.look(id, &mut waiter);
+            if ended {
+                waiter.called = Some(key.into());
+                self.woken.push(id);
+            }
+            self.peers.insert(id, waiter);
+            if ended {
+                return;
+            }
         }
-        self.peers.insert(id, waiter);
     }
 
     /// Arrives at a barrier: `arrivals` times, which is 0 for who comes again. Lets all go if enough have.

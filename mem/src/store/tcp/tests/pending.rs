@@ -37,6 +37,23 @@ fn a_pushed_value_calls_one_and_if_that_one_does_not_take_it_the_next() {
 }
 
 #[test]
+fn who_waits_for_more_than_a_queue_leaves_its_value_to_the_next() {
+    let server = serve(ServerLimits::DEFAULT);
+    let store = client(&server);
+    let mut both = Raw::validated(&server);
+    both.request(&Request::Wait { keys: vec![b"q", b"k"] });
+    becomes("it waits", || server.stats().requests == 1);
+    let mut next = waits(&server, b"q");
+    store.queue_push("q", b"1", &long()).unwrap();
+    assert_eq!(next.read(1), [0]);
+    // The first one has seen it all the same.
+    next.request(&Request::QueuePop { key: b"q" });
+    next.read(17);
+    store.set("k", b"", &long()).unwrap();
+    assert_eq!(both.read(1), [0]);
+}
+
+#[test]
 fn a_value_wakes_all_who_wait_for_its_key_and_a_queue_one() {
     let server = serve(ServerLimits::DEFAULT);
     let store = client(&server);
