@@ -1,5 +1,7 @@
 //! PyTorch's clients on our server.
 
+use std::time::{Duration, Instant};
+
 use symmem_hal::Wait;
 use symmem_mem::store::tcp::{StoreServer, TcpStore};
 
@@ -12,8 +14,11 @@ pub fn clients(python: &Python) {
     let port = server.local_addr().port();
     let store = as_python(TcpStore::connect("127.0.0.1", port, &long()).unwrap());
     store.set("from-rust", b"\x00\xff rust", &long()).unwrap();
-    let script = python.script(["client", &port.to_string()]);
-    store.wait(&["ready"], &Wait::seconds(180)).unwrap();
+    let mut script = python.script(["client", &port.to_string()]);
+    let until = Instant::now() + Duration::from_secs(180);
+    while let Err(error) = store.wait(&["ready"], &Wait::millis(100)) {
+        assert!(script.runs() && Instant::now() < until, "{error}");
+    }
     assert_eq!(store.get("text", &long()).unwrap(), b"from python");
     assert_eq!(store.get("count", &long()).unwrap(), b"-2");
     assert_eq!(store.get("b/a/k", &long()).unwrap(), b"prefixed");
@@ -21,7 +26,7 @@ pub fn clients(python: &Python) {
     assert_eq!(store.multi_get(&["m/1", "grown"], &long()).unwrap(), [&b"1"[..], b"one two"]);
     assert_eq!(store.queue_len("queues/q", &long()).unwrap(), 0);
     store.set("answer", b"42", &long()).unwrap();
-    store.queue_push("from-rust", b"pushed", &long()).unwrap();
+    store.queue_push("queue-from-rust", b"pushed", &long()).unwrap();
     store.wait(&["rank/0", "rank/3"], &long()).unwrap();
     store.barrier("with-rust", 5, &long()).unwrap();
     store.wait(&["done"], &long()).unwrap();

@@ -52,6 +52,10 @@ impl Running {
         line.trim().to_owned()
     }
 
+    pub fn runs(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
     /// Ends its input and waits for its end; gives whether it was a good one, and what it still wrote.
     pub fn end(mut self) -> (bool, String) {
         drop(self.child.stdin.take());

@@ -28,7 +28,9 @@
 //!   that key is taken for a new one, also where somebody has deleted it; one that was started again
 //!   and has it is not told from the old one.
 //! - A value that is pushed ends the wait of one, who waits longest, as PyTorch's clients need; if that
-//!   one is gone or does something else it is the next one's turn.
+//!   one is gone or does something else it is the next one's turn. Nothing is kept for who was called:
+//!   PyTorch's client, which waits and takes in two requests, may find that somebody else was faster,
+//!   as on its own server (`QueueEmptyError`). This crate's waits again.
 
 mod client;
 mod connect;
