@@ -18,7 +18,7 @@ struct alignas(16) Lane {
   u64 table;           // array of the same, of any number of ranks
   u64 workspace_back;  // from a lane's beginning back to that of its workspace: the control page
   u64 host;            // this rank's control page in host memory
-  u64 hosts;           // array: by rank, its control page in host memory
+  u64 hosts;           // array: by rank, its control page in host memory; 0 of one on another host
   u64 headers;         // offsets from a lane's beginning
   u64 flags;
   u64 packets;

@@ -78,6 +78,15 @@ __device__ __attribute__((noinline)) inline void publish_record(const Lane& lane
   store_release(pointer<u32>(page + CONTROL_ABORT), 1u);
 }
 
+// Copies the record of this rank's page in device memory to that in host memory: a reporter on another
+// host reaches only the former. Any number of threads may, which all write the same.
+SYMMEM_FN void adopt_record(const Lane& lane, u64 own) {
+  const u64* from = pointer<const u64>(own + control_record(lane.world));
+  u64* to = pointer<u64>(lane.host + control_record(lane.world));
+  for (u32 i = 0; i < 7 + control_masks(lane.world); i++) store_relaxed(to + i, load_relaxed(from + i));
+  store_release(pointer<u32>(lane.host + CONTROL_ABORT), 1u);
+}
+
 // Lets no operation begin on this rank's lane.
 SYMMEM_FN void close_lane(const Lane& lane, u32 why) {
   for (u32 b = 0; b < lane.max_blocks; b++) {
@@ -103,7 +112,9 @@ __device__ __attribute__((noinline)) inline void give_up(const Lane& lane, u32 e
         u64 page = lane_of(lane, r) - lane.workspace_back;
         // The arbiter's is claimed; another that is belongs to a rank that settled for its own record.
         if (r != 0 && compare_exchange(pointer<u32>(page + CONTROL_CLAIM), 0u, me) != 0) continue;
-        publish_record(lane, pointer<const u64>(lane.hosts)[r], epoch, report);
+        // The host's first: whoever finds the other one relies on it, where there is one.
+        u64 host = pointer<const u64>(lane.hosts)[r];
+        if (host != 0) publish_record(lane, host, epoch, report);
         publish_record(lane, page, epoch, report);
       }
     } else if (claimant == me) {
@@ -114,6 +125,10 @@ __device__ __attribute__((noinline)) inline void give_up(const Lane& lane, u32 e
   // Another rank reports, or has: its record comes to this rank's host page before its end.
   u64 since = clock_ns();
   while (load_acquire(pointer<u32>(lane.host + CONTROL_ABORT)) == 0) {
+    if (load_acquire(pointer<u32>(own + CONTROL_ABORT)) != 0) {
+      adopt_record(lane, own);
+      break;
+    }
     u64 waited = clock_ns() - since;
     if (waited < ADOPTION_NS) continue;
     // It ended between its claim and its record: this rank settles for its own.

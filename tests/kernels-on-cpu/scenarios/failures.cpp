@@ -113,6 +113,7 @@ Setting some_ranks(Random& random, u64 deadline_ns = LONG_NS) {
 // One rank's call differs from the others': every rank learns that, its own included, with both words.
 void mismatch(Random& random, const Schedule& schedule) {
   Setting setting = some_ranks(random);
+  setting.apart = random.one_in(3);
   const u32 odd = random.below(setting.world);
   const bool rooted = random.one_in(2), replayed = random.one_in(3);
   std::vector<u64> runs(setting.world * MAX_BLOCKS);

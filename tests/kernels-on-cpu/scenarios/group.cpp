@@ -36,6 +36,10 @@ Group::Group(Machine& machine, const Setting& setting) : machine(machine), world
     table_.push_back(up((u64)rank.workspace.data(), 128) + CONTROL);
     hosts_.push_back((u64)rank.host.data());
   }
+  for (u32 r = 0; r < world; r++) {
+    ranks_[r].hosts = setting.apart ? std::vector<u64>(world, 0) : hosts_;
+    ranks_[r].hosts[r] = host(r);
+  }
   for (u32 r = 0; r < world; r++)
     for (u32 b = 0; b < MAX_BLOCKS; b++) records(r)[b] = EpochRecord{setting.epoch, 1, ENTRY_OPEN, 0};
 }
@@ -46,7 +50,7 @@ Lane Group::next(u32 r, u64 signature) {
   for (u32 i = 0; i < world && world <= 8; i++) l.peers[i] = lane(i);
   l.table = (u64)table_.data();
   l.host = host(r);
-  l.hosts = (u64)hosts_.data();
+  l.hosts = (u64)ranks_[r].hosts.data();
   l.signature = signature;
   l.issue = ++ranks_[r].issued;
   l.rank = r;

@@ -25,6 +25,7 @@ struct Setting {
   bool checked = false;
   u64 deadline_ns = LONG_NS;
   u32 packets = PACKETS;  // of each writer and parity
+  bool apart = false;     // each rank on a host of its own
 };
 
 // What a rank's host reads of a failure.
@@ -71,7 +72,7 @@ class Group {
   static constexpr u64 CONTROL = 4096;
 
   struct Rank {
-    std::vector<u64> workspace, host;
+    std::vector<u64> workspace, host, hosts;
     u64 issued = 0;
   };
   u64 lane(u32 r) const { return table_[r]; }

@@ -34,6 +34,10 @@ pub const FAULTS: &[Fault] = faults! {
         "symmem_sync.cuh" "u64 found = load_acquire(flag_at(" => "u64 found = load_relaxed(flag_at(";
     "lines_that_arrive_in_parts": Reduce "lines",
         "lines.cuh" "store_line(" => "store_whole(";
+    "records_that_come_from_another_host_kept_from_this_one": Failures "mismatch",
+        "symmem_sync.cuh" "    if (load_acquire(pointer<u32>(own + CONTROL_ABORT)) != 0) {\n" => "    if (false) {\n";
+    "records_adopted_before_they_are_whole": Failures "mismatch",
+        "symmem_sync.cuh" "store_relaxed(to + i, load_relaxed(from + i));\n  store_release(pointer<u32>(lane.host + CONTROL_ABORT), 1u);" => "store_relaxed(to + i, load_relaxed(from + i));\n  store_relaxed(pointer<u32>(lane.host + CONTROL_ABORT), 1u);";
     "records_announced_without_releasing_them": Failures "time_out",
         "symmem_sync.cuh" "store_release(pointer<u32>(page + CONTROL_ABORT), 1u);" => "store_relaxed(pointer<u32>(page + CONTROL_ABORT), 1u);";
     "puts_signalled_before_the_block_has_stored": Signals "put_with_signal",
