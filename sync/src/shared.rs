@@ -239,7 +239,7 @@ impl Shared {
         if group.device().kind() == BackendKind::Cuda {
             let gpu = Gpu::new(group)?;
             let (page, capacities) = (gpu.layout.page, gpu.layout.capacities());
-            let memory = group.control_regions()[rank].clone();
+            let memory = group.own_control().clone();
             let lanes = LaneWords::Gpu(LaneMemory::new(group, gpu.layout));
             let control = Control { page, rank, memory, start: 0, scope, lanes };
             return Ok((Executor::Gpu(gpu), control, capacities));

@@ -20,7 +20,7 @@ use super::{ExchangeError, RoundKey};
 
 /// The version of everything that ranks say to each other: this socket's frames, the agreement
 /// record, links' messages and the lane protocol.
-pub(crate) const WIRE_VERSION: u32 = 3;
+pub(crate) const WIRE_VERSION: u32 = 4;
 
 /// Largest datagram. Half of the least default buffer of a Linux socket, so that one always fits.
 pub(crate) const MAX_FRAME: usize = 96 * 1024;

@@ -70,7 +70,7 @@ impl Exchange for LocalExchange {
                 hub.changed.notify_all();
             }))
         });
-        let Round { key, members, me, part } = round;
+        let Round { key, members, me, part, .. } = round;
         stalls::at(Step::Come);
         let mut state = self.hub.state.lock();
         let State { open, meetings, next, .. } = &mut *state;
@@ -163,7 +163,7 @@ fn share(part: &Option<Part>, own: bool) -> Part {
         Handle::Shared(_) => None,
     };
     let handles = part.handles.iter().filter_map(copy).collect();
-    Part { payload: part.payload.clone(), handles }
+    Part { payload: part.payload.clone(), handles, ..Part::default() }
 }
 
 #[cfg(test)]
@@ -180,12 +180,12 @@ mod tests {
     }
 
     fn key(sequence: u64) -> RoundKey {
-        RoundKey { group: 1, generation: 0, number: sequence }
+        RoundKey { group: 1, generation: 0, number: sequence, part: 0 }
     }
 
     fn round(members: &[u32], me: usize, sequence: u64) -> Round<'_> {
         let part = Part::plain(vec![me as u8, sequence as u8]);
-        Round { key: key(sequence), members, me, part }
+        Round { key: key(sequence), members, me, links: true, part }
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! How the members of a group meet: everybody gives something, everybody gets all of it.
 //!
 //! One call, [`Exchange::gather`], carries all agreement: group creation, rendezvous, votes. It
-//! either gives every member the same parts or fails on every member that waits. Two
+//! either gives every member the same parts or fails on every member that waits. Three
 //! implementations: [`local`] for ranks that are threads of one process, [`unix`] for processes of
-//! one host.
+//! one host, [`hosts`] for those of several.
 
+pub(crate) mod door;
 pub(crate) mod frame;
+pub(crate) mod hosts;
 pub(crate) mod leader;
 pub(crate) mod local;
 pub(crate) mod parcel;
@@ -28,6 +30,8 @@ pub(crate) struct RoundKey {
     pub generation: u32,
     /// Counted within a call.
     pub number: u64,
+    /// Which of the meetings on one host that a round of several hosts takes; 0 where it takes one.
+    pub part: u32,
 }
 
 /// Something mappable that travels with a part.
@@ -43,14 +47,17 @@ pub(crate) enum Handle {
 #[derive(Debug, Default)]
 pub(crate) struct Part {
     pub payload: Vec<u8>,
-    /// At most [`frame::MAX_FDS`].
+    /// For members on this one's host. At most [`frame::MAX_FDS`].
     pub handles: Vec<Handle>,
+    /// Of the same memory, for members on other hosts, which descriptors do not reach. A member gets one
+    /// or the other.
+    pub fabric: Vec<Handle>,
 }
 
 impl Part {
     /// A part without handles.
     pub(crate) fn plain(payload: Vec<u8>) -> Self {
-        Part { payload, handles: Vec::new() }
+        Part { payload, ..Part::default() }
     }
 }
 
@@ -60,6 +67,8 @@ pub(crate) struct Round<'a> {
     pub key: RoundKey,
     pub members: &'a [u32],
     pub me: usize,
+    /// Whether those who meet and have no link get one: not where `members` number something else.
+    pub links: bool,
     pub part: Part,
 }
 
@@ -87,9 +96,32 @@ pub enum ExchangeError {
         /// Its group index.
         rank: u32,
     },
+    /// The others, on other hosts, had given up waiting.
+    #[error(
+        "the others had given up waiting for rank {rank} when it came, or another process claims its place: all can call again; start each with a rank of its own (RANK)"
+    )]
+    Late {
+        /// Its group index, or that of the first of its host.
+        rank: u32,
+    },
     /// The caller's token ended the wait, on this rank or another.
     #[error("the meeting was cancelled by a caller; all ranks can call again")]
     Cancelled,
+    /// The store through which hosts meet failed.
+    #[error("ranks on several hosts meet through the store: {0}")]
+    Store(String),
+    /// A rank on another host cannot be spoken to.
+    #[error(
+        "rank {rank} on another host cannot be reached at {address}: {reason}; SYMMEM_ADDRESS names an address of its host that this one can reach"
+    )]
+    Unreachable {
+        /// Its group index.
+        rank: u32,
+        /// Where it said that it is.
+        address: std::net::SocketAddr,
+        /// What happened.
+        reason: String,
+    },
     /// This rank was turned away by whoever leads the meeting, or turned it away.
     #[error("the meeting point refused: {0}")]
     Refused(String),
@@ -97,6 +129,14 @@ pub enum ExchangeError {
     #[error("two processes claim rank {rank}: start each with a rank of its own (RANK)")]
     Duplicate {
         /// The group index claimed twice.
+        rank: u32,
+    },
+    /// Two processes that a launcher started on one host claim one rank, or one that is not there.
+    #[error(
+        "more than one process of this host claims rank {rank} of the run: start each with a rank of its own (RANK)"
+    )]
+    Claimed {
+        /// The rank in the run.
         rank: u32,
     },
     /// Another thread of this rank was meeting the others on the group for as long as the call could
@@ -164,7 +204,10 @@ impl ExchangeError {
         let is_member = |index: u32| (index as usize) < members;
         match &mut self {
             ExchangeError::Missing { missing, .. } => missing.retain(|index| is_member(*index)),
-            ExchangeError::Lost { rank } | ExchangeError::Duplicate { rank }
+            ExchangeError::Lost { rank }
+            | ExchangeError::Late { rank }
+            | ExchangeError::Duplicate { rank }
+            | ExchangeError::Unreachable { rank, .. }
                 if !is_member(*rank) =>
             {
                 return ExchangeError::Refused(format!(
@@ -190,22 +233,28 @@ impl ExchangeError {
 impl Fault for ExchangeError {
     fn kind(&self) -> Kind {
         match self {
-            ExchangeError::Missing { .. } | ExchangeError::Busy { .. } => Kind::TimedOut,
+            ExchangeError::Missing { .. }
+            | ExchangeError::Late { .. }
+            | ExchangeError::Busy { .. } => Kind::TimedOut,
             ExchangeError::Lost { .. } => Kind::PeerLost,
             ExchangeError::Cancelled => Kind::Cancelled,
-            ExchangeError::Duplicate { .. } => Kind::Disagreement,
+            ExchangeError::Duplicate { .. } | ExchangeError::Claimed { .. } => Kind::Disagreement,
             ExchangeError::TooLarge { .. } => Kind::InvalidArgument,
             ExchangeError::Descriptors { .. } => Kind::Exhausted,
-            ExchangeError::Refused(_) | ExchangeError::System { .. } => Kind::System,
+            ExchangeError::Refused(_)
+            | ExchangeError::Store(_)
+            | ExchangeError::Unreachable { .. }
+            | ExchangeError::System { .. } => Kind::System,
         }
     }
 
     fn ranks(&self) -> RankSet {
         match self {
             ExchangeError::Missing { missing, .. } => set(missing),
-            ExchangeError::Lost { rank } | ExchangeError::Duplicate { rank } => {
-                RankSet::one(*rank as usize)
-            }
+            ExchangeError::Lost { rank }
+            | ExchangeError::Late { rank }
+            | ExchangeError::Duplicate { rank }
+            | ExchangeError::Unreachable { rank, .. } => RankSet::one(*rank as usize),
             _ => RankSet::new(),
         }
     }
@@ -216,6 +265,17 @@ pub(crate) trait Exchange: Send + Sync + std::fmt::Debug {
     /// Gives this member's part and returns every member's, in group order (this member's own
     /// included, without its handle). Links between members that have none are made on the way.
     fn gather(&self, round: Round<'_>, wait: &Wait) -> Result<Vec<Part>, ExchangeError>;
+
+    /// Whether a global rank is on this one's host, so that descriptors go between them. Known once the
+    /// first round of all ranks is over.
+    fn is_near(&self, _global: u32) -> bool {
+        true
+    }
+
+    /// Whether ranks are on other hosts, to which only what fabrics carry goes.
+    fn has_hosts(&self) -> bool {
+        false
+    }
 
     /// The meeting point of those who recover the group of this `root`: none that a rank which is
     /// left behind may lead.

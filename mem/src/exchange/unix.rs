@@ -164,7 +164,7 @@ impl UnixExchange {
             me: round.me as u32,
             left: bound.left(),
             allowed: bound.wait.duration(),
-            linked: self.links.peers(),
+            linked: if round.links { self.links.peers() } else { round.members.to_vec() },
             payload: round.part.payload.clone(),
             parcels,
         };
@@ -180,7 +180,7 @@ impl UnixExchange {
                     let part = parts.get_mut(index).ok_or_else(out_of_turn)?;
                     let others = if index == round.me { &[] } else { &parcels[..] };
                     let handles = parcel::unpack(others, fds).ok_or_else(out_of_turn)?;
-                    *part = Part { payload, handles };
+                    *part = Part { payload, handles, ..Part::default() };
                 }
                 Frame::Link { index } => {
                     let peer = *round.members.get(index as usize).ok_or_else(out_of_turn)?;

@@ -7,6 +7,7 @@ use symmem_hal::Fault;
 
 use crate::exchange::Part;
 use crate::exchange::frame::{self, Frame, MAX_FDS, MAX_FRAME};
+use crate::exchange::hosts;
 use crate::exchange::parcel::{self, Parcel};
 use crate::exchange::token::Token;
 use crate::group::{agree, recover};
@@ -64,7 +65,7 @@ pub fn agreement_record(bytes: &[u8]) {
     }
 }
 
-/// What members vote, in all rounds that have votes: lengths of one byte, each before its vote.
+/// What members vote, in all rounds that have votes, and what hosts say of theirs: lengths of one byte, each before its vote.
 pub fn votes(bytes: &[u8]) {
     let mut rest = bytes;
     let mut parts = Vec::new();
@@ -77,6 +78,9 @@ pub fn votes(bytes: &[u8]) {
     }
     exchange::fuzz(&parts);
     multicast::lockstep::fuzz(&parts);
+    if let [first, second, ..] = &parts[..] {
+        hosts::fuzz(&first.payload, &second.payload);
+    }
 }
 
 /// The value in the store by which ranks agree on who goes on.

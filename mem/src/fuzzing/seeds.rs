@@ -1,10 +1,12 @@
 //! Messages as ranks and stores send them: what fuzzing begins with.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use symmem_hal::Device;
 
 use crate::exchange::frame::{Frame, WIRE_VERSION};
+use crate::exchange::hosts;
 use crate::exchange::parcel::Parcel;
 use crate::exchange::token::Token;
 use crate::exchange::{ExchangeError, RoundKey};
@@ -109,7 +111,7 @@ fn environments() -> Vec<Vec<u8>> {
 }
 
 fn frames() -> Vec<Vec<u8>> {
-    let key = RoundKey { group: 7, generation: 1, number: 2 };
+    let key = RoundKey { group: 7, generation: 1, number: 2, part: 0 };
     let parcels = vec![Parcel::Descriptor, Parcel::Fabric([[1; 32]; 2])];
     let errors = [
         ExchangeError::Missing {
@@ -121,6 +123,14 @@ fn frames() -> Vec<Vec<u8>> {
         ExchangeError::Cancelled,
         ExchangeError::Refused("no".to_owned()),
         ExchangeError::Duplicate { rank: 2 },
+        ExchangeError::Late { rank: 3 },
+        ExchangeError::Claimed { rank: 4 },
+        ExchangeError::Store("lost".to_owned()),
+        ExchangeError::Unreachable {
+            rank: 5,
+            address: SocketAddr::from(([10, 0, 0, 1], 4000)),
+            reason: "no".to_owned(),
+        },
         ExchangeError::Busy { allowed: Duration::from_secs(1) },
         ExchangeError::TooLarge { bytes: 100_000, limit: 98_304 },
         ExchangeError::Descriptors { call: "accept".to_owned(), limit: 1024 },
@@ -168,7 +178,7 @@ fn votes() -> Vec<Vec<u8>> {
     let join = |votes: Vec<Vec<u8>>| {
         votes.iter().flat_map(|vote| [&[vote.len() as u8][..], vote].concat()).collect()
     };
-    [words, exchange::seeds(), multicast::lockstep::seeds()].map(join).into()
+    [words, exchange::seeds(), multicast::lockstep::seeds(), hosts::seeds()].map(join).into()
 }
 
 fn requests() -> Vec<Vec<u8>> {

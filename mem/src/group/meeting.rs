@@ -8,7 +8,7 @@ use symmem_hal::{AccessError, Memory, Wait};
 use super::Group;
 use crate::exchange::{ExchangeError, Part, Round, RoundKey};
 use crate::rendezvous::record::{About, Record, Step};
-use crate::rendezvous::{self, Imports, MulticastMapping, NoMulticast, RendezvousError};
+use crate::rendezvous::{self, Given, Imports, MulticastMapping, NoMulticast, RendezvousError};
 
 /// Where the group's agreement stands. Locked while a member meets the others: a group's meetings
 /// have one order.
@@ -81,9 +81,15 @@ impl Group {
         wait: &Wait,
     ) -> Result<Vec<Part>, ExchangeError> {
         let world = &self.0.world;
-        let key =
-            RoundKey { group: self.0.id, generation: world.generation, number: turn.next_round() };
-        world.exchange.gather(Round { key, members: &self.0.members, me: self.0.me, part }, wait)
+        let key = RoundKey {
+            group: self.0.id,
+            generation: world.generation,
+            number: turn.next_round(),
+            part: 0,
+        };
+        world
+            .exchange
+            .gather(Round { key, members: &self.0.members, me: self.0.me, links: true, part }, wait)
     }
 
     /// A round in which records are compared, and nothing else happens.
@@ -95,7 +101,8 @@ impl Group {
     ) -> Result<(), RendezvousError> {
         let mut record = Record::new(about, &self.0.options, &self.0.device);
         let mut gather = |part| self.gather(turn, part, wait);
-        let agreed = rendezvous::agree(&mut gather, &self.0.world.ledger, &mut record, Vec::new());
+        let agreed =
+            rendezvous::agree(&mut gather, &self.0.world.ledger, &mut record, Default::default());
         turn.ordinal = turn.ordinal.max(record.equal.ordinal);
         agreed.map(|_| ())
     }
@@ -112,21 +119,25 @@ impl Group {
         let mut record = Record::new(about, &self.0.options, &self.0.device);
         let mut gather = |part| self.gather(turn, part, wait);
         let world = &self.0.world;
-        let imports = Imports { device: &self.0.device, threads: world.threads, me: self.0.me };
-        let (ledger, memories) = (&world.ledger, [memory]);
+        let imports = Imports {
+            device: &self.0.device,
+            threads: world.threads,
+            me: self.0.me,
+            exchange: &*world.exchange,
+        };
         let exchanged = rendezvous::exchange_memory(
             &mut gather,
-            ledger,
+            &world.ledger,
             &mut record,
-            &memories,
+            &Given { memory, beside: None },
             &imports,
-            &|mapped| mapped.iter().try_for_each(|memories| finish(memories)),
+            finish,
         );
         let joined = exchanged.and_then(|exchanged| {
             let records = &exchanged.records;
             let multicast =
                 rendezvous::join_multicast(&mut gather, records, memory, &imports, wait)?;
-            Ok((exchanged.memories.into_iter().next().unwrap_or_default(), multicast))
+            Ok((exchanged.memories, multicast))
         });
         turn.ordinal = turn.ordinal.max(record.equal.ordinal);
         joined

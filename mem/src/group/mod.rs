@@ -35,7 +35,7 @@ use crate::liveness::{Status, afterwards};
 use crate::memory::ledger::Ledger;
 use crate::memory::retire;
 use crate::rendezvous::record::{About, Record, Reported, Step};
-use crate::rendezvous::{self, Imports, Membership, RendezvousError, Tables};
+use crate::rendezvous::{self, Given, Imports, Membership, RendezvousError, Tables};
 use crate::stalls;
 use caches::Caches;
 use farewell::Farewell;
@@ -197,9 +197,13 @@ impl Group {
         world.register.add(id, scope, members.clone(), &status);
         let mut sequence = Sequence::default();
         let mut gather = |part| {
-            let key =
-                RoundKey { group: id, generation: world.generation, number: sequence.next_round() };
-            world.exchange.gather(Round { key, members: &members, me, part }, wait)
+            let key = RoundKey {
+                group: id,
+                generation: world.generation,
+                number: sequence.next_round(),
+                part: 0,
+            };
+            world.exchange.gather(Round { key, members: &members, me, links: true, part }, wait)
         };
         let control = options.control_bytes(members.len()).unwrap_or(Bytes(u64::MAX));
         stalls::at(stalls::Step::Allocate);
@@ -212,29 +216,25 @@ impl Group {
                 return Err(RendezvousError::Map { ranks, reason, kind });
             }
         };
-        let memories: Vec<&Memory> = memories.iter().collect();
-        let imports = Imports { device: &device, threads: world.threads, me };
+        let (region, control) = &memories;
+        let exchange = &*world.exchange;
+        let imports = Imports { device: &device, threads: world.threads, me, exchange };
         let exchanged = rendezvous::exchange_memory(
             &mut gather,
             &world.ledger,
             &mut record,
-            &memories,
+            &Given { memory: region, beside: control.as_ref() },
             &imports,
             &|_| Ok(()),
         )?;
         stalls::at(stalls::Step::Keep);
         let reported: Vec<Reported> = exchanged.records.into_iter().map(|r| r.reported).collect();
         let shares = Shares::of(&reported, options.max_lanes)?;
-        let mut memories = exchanged.memories.into_iter();
-        let regions = memories.next().unwrap_or_default();
-        let controls =
-            Controls::open(&device, memories.next().unwrap_or_default()).map_err(|e| {
-                RendezvousError::Map {
-                    ranks: RankSet::one(me),
-                    reason: Some(e.to_string()),
-                    kind: e.kind(),
-                }
-            })?;
+        let regions = exchanged.memories;
+        let controls = Controls::open(&device, exchanged.beside).map_err(|e| {
+            let (ranks, reason) = (RankSet::one(me), Some(e.to_string()));
+            RendezvousError::Map { ranks, reason, kind: e.kind() }
+        })?;
         let tables = Tables::new(&device, members.len());
         let inner = Inner {
             world: world.clone(),
@@ -448,14 +448,21 @@ impl Group {
         &self.0.regions
     }
 
-    /// Of each member, its control page in host memory: where kernels tell its host what went wrong, and
-    /// the host tells them. None where the host reaches regions themselves.
-    #[must_use]
-    pub fn control_regions(&self) -> &[Memory] {
-        &self.0.controls.memories
+    /// Of members, their control pages in host memory: where kernels tell a host what went wrong, and the
+    /// host tells them. None where hosts reach regions themselves, nor of members on other hosts.
+    pub fn control_regions(&self) -> impl Iterator<Item = &Memory> {
+        self.0.controls.memories.iter().flatten()
     }
 
-    /// The address, for kernels of this rank's device, of the control page of the member of this index.
+    /// This rank's control page: in its region, where the host reaches that.
+    #[must_use]
+    pub fn own_control(&self) -> &Memory {
+        let own = self.0.controls.memories.get(self.0.me).and_then(Option::as_ref);
+        own.unwrap_or(&self.0.regions[self.0.me])
+    }
+
+    /// The address, for kernels of this rank's device, of the control page of the member of this index;
+    /// null of one on another host, whose own kernels tell it.
     #[must_use]
     pub fn control_ptr(&self, index: usize) -> DevicePtr {
         self.0.controls.addresses.get(index).copied().unwrap_or(DevicePtr::NULL)
@@ -549,25 +556,30 @@ impl Group {
 }
 
 /// What a rank gives to its group: its region and, where the host does not reach that, its control page.
-fn allocate(device: &Device, region: Bytes, control: Bytes) -> Result<Vec<Memory>, AllocError> {
-    let mut memories = vec![device.allocate(region)?];
-    if device.kind() == BackendKind::Cuda {
-        memories.push(Device::host().allocate(control)?);
-    }
-    Ok(memories)
+fn allocate(
+    device: &Device,
+    region: Bytes,
+    control: Bytes,
+) -> Result<(Memory, Option<Memory>), AllocError> {
+    let memory = device.allocate(region)?;
+    let apart = device.kind() == BackendKind::Cuda;
+    Ok((memory, apart.then(|| Device::host().allocate(control)).transpose()?))
 }
 
-/// The members' control pages in host memory, by group rank.
+/// The members' control pages in host memory, by group rank: none of those on other hosts.
 #[derive(Debug)]
 struct Controls {
-    memories: Vec<Memory>,
+    memories: Vec<Option<Memory>>,
     /// Where this rank's device finds them.
     addresses: Vec<DevicePtr>,
 }
 
 impl Controls {
-    fn open(device: &Device, memories: Vec<Memory>) -> Result<Self, ImportError> {
-        let addresses: Result<_, _> = memories.iter().map(|m| device.map_host(m)).collect();
+    fn open(device: &Device, memories: Vec<Option<Memory>>) -> Result<Self, ImportError> {
+        let find = |memory: &Option<Memory>| {
+            memory.as_ref().map_or(Ok(DevicePtr::NULL), |memory| device.map_host(memory))
+        };
+        let addresses: Result<_, _> = memories.iter().map(find).collect();
         Ok(Controls { addresses: addresses?, memories })
     }
 }

@@ -6,10 +6,13 @@ use std::time::Duration;
 use symmem_hal::types::RankSet;
 use symmem_hal::{Device, Fault, Kind, Wait};
 
+use super::on_host::{OnHost, on_host};
 use crate::bootstrap::{Bootstrap, EnvError, JoinError, RunId};
-use crate::exchange::ExchangeError;
+use crate::exchange::door::Door;
+use crate::exchange::hosts::HostsExchange;
 use crate::exchange::token::{Token, run_name};
 use crate::exchange::unix::{OnLead, UnixExchange};
+use crate::exchange::{Exchange, ExchangeError};
 use crate::group::world::World;
 use crate::group::{Group, Options};
 use crate::liveness::Register;
@@ -40,15 +43,32 @@ pub enum StartError {
         /// The key.
         key: String,
     },
-    /// The run has ranks on several hosts.
+    /// The run has ranks on several hosts, and others cannot come to this one at the address that it has
+    /// towards the store.
     #[error(
-        "{world_size} ranks, {local_world_size} of them on this host: groups across hosts are not supported yet; start all on one"
+        "{world_size} ranks, {local_world_size} of them on this host, which reaches the store at {store} from {found}: set SYMMEM_ADDRESS to an address of this host that the others can reach"
     )]
-    ManyHosts {
+    NoAddress {
         /// Ranks of the run.
         world_size: usize,
         /// Ranks on this host.
         local_world_size: usize,
+        /// Where the store is.
+        store: String,
+        /// The address found, or why there is none.
+        found: String,
+    },
+    /// What the launcher says of this process's host cannot be.
+    #[error(
+        "local rank {local_rank} of {local_world_size} on this host, of {world_size} ranks in all: a process is one of its host's, which are no more than all"
+    )]
+    Unit {
+        /// The process's index on its host.
+        local_rank: usize,
+        /// Ranks on its host.
+        local_world_size: usize,
+        /// Ranks of the run.
+        world_size: usize,
     },
     /// The rank is none of the run's.
     #[error("rank {rank} is out of range: the run has {world_size} ranks")]
@@ -73,8 +93,9 @@ impl Fault for StartError {
             StartError::Join(e) => e.kind(),
             StartError::Store(e) => e.kind(),
             StartError::NoToken { .. } => Kind::Disagreement,
-            StartError::ManyHosts { .. } => Kind::Unsupported,
-            StartError::Rank { .. } => Kind::InvalidArgument,
+            StartError::NoAddress { .. } | StartError::Unit { .. } | StartError::Rank { .. } => {
+                Kind::InvalidArgument
+            }
             StartError::Exchange(e) => e.kind(),
             StartError::Rendezvous(e) => e.kind(),
         }
@@ -139,17 +160,23 @@ impl Group {
         options: &Options,
         wait: &Wait,
     ) -> Result<Self, StartError> {
-        let (world_size, local) = (bootstrap.world_size, bootstrap.local_world_size);
-        if let Some(local_world_size) = local.filter(|n| *n != world_size) {
-            return Err(StartError::ManyHosts { world_size, local_world_size });
-        }
-        let place = Place { rank: bootstrap.rank, world_size, run: bootstrap.run.clone() };
+        let place = Place {
+            rank: bootstrap.rank,
+            world_size: bootstrap.world_size,
+            run: bootstrap.run.clone(),
+            on_host: on_host(bootstrap)?,
+        };
         place.numbers(options)?;
         Self::join_store(bootstrap.connect(wait)?, &place, device, options, wait)
     }
 
     /// The group of all ranks that meet on a store, whoever made it: for programs that have a
-    /// bootstrap of their own. Collective among all ranks, which must be processes of one host.
+    /// bootstrap of their own. Collective among all ranks: processes of one host, or of several where
+    /// their [`Place`]s say so.
+    ///
+    /// Ranks on several hosts share memory where their devices reach each other's by fabric handles
+    /// ([`Capabilities::fabric`](symmem_hal::Capabilities::fabric)); where they do not, that is the same
+    /// error on every rank, and [`Bootstrap::on_this_host`] makes a group of those that do.
     ///
     /// Uses keys under `symmem/`, the run's name among them, and leaves them there. The store must
     /// outlive the meeting, and serves [`recover`](Group::recover) for as long as it lives.
@@ -179,9 +206,17 @@ pub struct Place {
     pub world_size: usize,
     /// What tells this run from others that use the store.
     pub run: RunId,
+    /// Of a run on several hosts, what is known of this one; `None` where all ranks are on one.
+    pub on_host: Option<OnHost>,
 }
 
 impl Place {
+    /// Of ranks that are all on one host.
+    #[must_use]
+    pub const fn new(rank: usize, world_size: usize, run: RunId) -> Self {
+        Place { rank, world_size, run, on_host: None }
+    }
+
     /// Rank and world size as they travel, where a group of that size can have these options. Nothing
     /// is as large as the world before this is known.
     fn numbers(&self, options: &Options) -> Result<(u32, u32), StartError> {
@@ -199,7 +234,8 @@ impl Place {
 }
 
 /// This process's rank in its run. One request to the store: the token, which names the run where
-/// its launcher did not.
+/// its launcher did not. Of several hosts, one process of each makes another for each round of the
+/// group's creation.
 fn world(
     place: &Place,
     numbers: (u32, u32),
@@ -219,11 +255,27 @@ fn world(
     let links = Arc::new(Links::new(register.clone())?);
     let store: Arc<dyn Store> = Arc::new(PrefixStore::new(store, prefix));
     let (announcing, asking) = (store.clone(), store.clone());
-    let on_lead = OnLead {
-        announce: Arc::new(move || announce(&*announcing)),
-        hosts: Arc::new(move || known_hosts(&*asking).unwrap_or_default()),
+    let exchange: Arc<dyn Exchange> = match &place.on_host {
+        None => {
+            let on_lead = OnLead {
+                announce: Arc::new(move || announce(&*announcing)),
+                hosts: Arc::new(move || known_hosts(&*asking).unwrap_or_default()),
+            };
+            Arc::new(UnixExchange::new(run.clone(), 0, token, links.clone(), on_lead))
+        }
+        Some(on_host) => {
+            let (rank, unit) = (numbers.0, on_host.unit(place.world_size)?);
+            let door = Door::open(on_host.address, token.clone(), rank, links.clone())?;
+            // Hosts know of each other by what their ranks say.
+            let on_lead = OnLead { announce: Arc::new(|| {}), hosts: Arc::new(Vec::new) };
+            let near = UnixExchange::new(run.clone(), 0, token, links.clone(), on_lead);
+            // Those that the launcher counts together meet on one host, whatever that is called.
+            let apart = || format!("{}, host {} of the launcher's", host_name(), on_host.node);
+            let host = this_host().unwrap_or_else(apart);
+            let (store, links) = (store.clone(), links.clone());
+            Arc::new(HostsExchange::new(near, store, links, door, (rank, unit), host))
+        }
     };
-    let exchange = Arc::new(UnixExchange::new(run.clone(), 0, token, links.clone(), on_lead));
     Ok(Arc::new(World::new(run, numbers, false, exchange, register, links, store)))
 }
 

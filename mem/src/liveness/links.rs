@@ -1,11 +1,16 @@
 //! Links between processes, and the watcher that listens to them.
 //!
+//! On one host a link is a pair of sockets with a descriptor of the process at its other end. Between
+//! hosts it is a TCP connection: when that ends, the rank at its other end is lost, but nobody knows
+//! whether its device still writes, so its end is never taken for known.
+//!
 //! One thread a process, from the first link on, polls every link and every peer process. It makes
 //! no device call and takes no lock that is held during a wait: it sets bits in the groups'
 //! statuses and wakes whoever sleeps.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -13,13 +18,11 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 
-use super::fork::{self, LinkFd};
+use super::fork;
+use super::fork::LinkFd;
+use super::socket::Socket;
 use super::{Message, Register, Voice};
 use crate::exchange::ExchangeError;
-use crate::exchange::frame;
-
-/// Largest message on a link.
-const MAX_MESSAGE: usize = 64;
 
 /// This process's links. The watcher ends with the last owner.
 #[derive(Debug)]
@@ -50,7 +53,7 @@ struct State {
 
 #[derive(Debug)]
 struct Link {
-    socket: Arc<LinkFd>,
+    socket: Arc<Socket>,
     process: Option<Arc<LinkFd>>,
     out: VecDeque<Message>,
 }
@@ -81,8 +84,23 @@ impl Links {
         socket: OwnedFd,
         process: Option<OwnedFd>,
     ) -> Result<(), ExchangeError> {
+        self.insert(peer, Socket::near(socket), process)
+    }
+
+    /// Adds a link to a peer on another host.
+    pub(crate) fn add_far(&self, peer: u32, stream: TcpStream) -> Result<(), ExchangeError> {
+        let socket = Socket::far(stream).map_err(|e| ExchangeError::system("setsockopt", e))?;
+        self.insert(peer, socket, None)
+    }
+
+    fn insert(
+        &self,
+        peer: u32,
+        socket: Socket,
+        process: Option<OwnedFd>,
+    ) -> Result<(), ExchangeError> {
         let link = Link {
-            socket: Arc::new(LinkFd::new(socket)),
+            socket: Arc::new(socket),
             process: process.map(|fd| Arc::new(LinkFd::new(fd))),
             out: VecDeque::new(),
         };
@@ -134,13 +152,8 @@ impl Voice for Links {
 impl Link {
     /// Sends what it can; `false` if something is left.
     fn flush(&mut self) -> bool {
-        let socket = &*self.socket;
         while let Some(message) = self.out.front() {
-            let mut space = [0; MAX_MESSAGE];
-            let sent = postcard::to_slice(message, &mut space)
-                .map_err(|_| Errno::MSGSIZE)
-                .and_then(|bytes| frame::send(socket, bytes, &[]));
-            match sent {
+            match self.socket.send(message) {
                 Err(Errno::AGAIN) => return false,
                 Err(Errno::INTR) => {}
                 // Sent, or the peer is gone, which the watcher sees.
@@ -159,19 +172,20 @@ impl Inner {
     }
 
     /// Closes the links to a peer, which counts as lost. Its process, where it is known, is watched to
-    /// its end; `true` if it had links and none is known.
+    /// its end; `true` if it had links and none is known, though it is on this host.
     fn let_go(&self, peer: u32) -> bool {
         let mut state = self.state.lock();
         let Some(links) = state.links.remove(&peer) else { return false };
         let process = links.iter().find_map(|link| link.process.clone());
         let unknown = process.is_none();
+        let is_far = links.iter().any(|link| link.socket.is_far());
         if unknown {
             state.ended.push(peer);
         }
         state.dying.extend(process.map(|process| (peer, process)));
         drop(state);
         self.register.lost(peer);
-        unknown
+        unknown && !is_far
     }
 }
 
@@ -187,7 +201,7 @@ fn watch(inner: &Arc<Inner>) {
 /// What the watcher polls of one link.
 struct Watched {
     peer: u32,
-    socket: Arc<LinkFd>,
+    socket: Arc<Socket>,
     process: Option<Arc<LinkFd>>,
     pending: bool,
 }
@@ -217,12 +231,12 @@ fn watch_loop(inner: &Arc<Inner>) {
         let mut fds = vec![PollFd::new(bell, PollFlags::IN)];
         for Watched { socket, process, pending, .. } in &watched {
             let events = if *pending { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-            fds.push(PollFd::new(&**socket, events));
+            fds.push(PollFd::new(socket.fd(), events));
             // A peer without a process descriptor gets its socket polled twice instead.
-            fds.push(PollFd::new(
-                &**process.as_ref().unwrap_or(socket),
-                if process.is_some() { PollFlags::IN } else { PollFlags::empty() },
-            ));
+            fds.push(match process {
+                Some(process) => PollFd::new(&**process, PollFlags::IN),
+                None => PollFd::new(socket.fd(), PollFlags::empty()),
+            });
         }
         fds.extend(dying.iter().map(|(_, process)| PollFd::new(&**process, PollFlags::IN)));
         match poll(&mut fds, None) {
@@ -263,14 +277,13 @@ fn watch_loop(inner: &Arc<Inner>) {
 }
 
 /// Reads all that a link holds; `true` if it is closed.
-fn hear(inner: &Inner, peer: u32, socket: &LinkFd) -> bool {
-    let mut space = [0; MAX_MESSAGE];
+fn hear(inner: &Inner, peer: u32, socket: &Socket) -> bool {
     loop {
-        match frame::receive(socket.as_fd(), &mut space) {
-            Ok(Some((n, _))) => match postcard::from_bytes(&space[..n]) {
-                Ok(message) => inner.register.receive(peer, message),
-                Err(e) => tracing::warn!(peer, error = %e, "a message on a link is not one"),
-            },
+        match socket.receive() {
+            Ok(Some(Ok(message))) => inner.register.receive(peer, message),
+            Ok(Some(Err(error))) => {
+                tracing::warn!(peer, %error, "a message on a link is not one");
+            }
             Err(Errno::AGAIN) => return false,
             Err(Errno::INTR) => {}
             Ok(None) | Err(_) => return true,

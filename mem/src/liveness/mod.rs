@@ -1,14 +1,15 @@
 //! Who is alive, who has left, who is lost.
 //!
-//! There is no heartbeat: slow is not dead. Between two processes there is one link, a socket pair
-//! that the kernel closes when either ends, however it ends. Between ranks that are
-//! threads, a rank's scope announces its end. Both feed the same [`Status`], one a
+//! There is no heartbeat: slow is not dead. Between two processes of a host there is one link, a socket
+//! pair that the kernel closes when either ends, however it ends; of two hosts, a connection, which the
+//! kernels end too where one host does not answer any more. Between ranks that are threads, a rank's scope announces its end. Both feed the same [`Status`], one a
 //! group, in which every wait looks.
 
 mod afterwards;
 pub(crate) mod fork;
 pub(crate) mod links;
 pub(crate) mod peers;
+mod socket;
 mod status;
 
 pub(crate) use afterwards::afterwards;

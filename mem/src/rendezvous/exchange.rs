@@ -2,11 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 use symmem_hal::types::{DeviceUuid, RankSet};
-use symmem_hal::{AccessError, Device, Fault, ImportError, Kind, Memory, PeerAccessError};
+use symmem_hal::{
+    AccessError, Device, ExportError, Fault, ImportError, Kind, Memory, PeerAccessError,
+};
 
 use super::RendezvousError;
 use super::record::{Record, compare};
-use crate::exchange::{ExchangeError, Handle, Part};
+use crate::exchange::{Exchange, ExchangeError, Handle, Part};
 use crate::memory::ledger::Ledger;
 use crate::stalls::{self, Step};
 
@@ -14,7 +16,7 @@ use crate::stalls::{self, Step};
 pub(super) type Gather<'a> = &'a mut dyn FnMut(Part) -> Result<Vec<Part>, ExchangeError>;
 
 /// What is made of all memories mapped, before a rank votes for them.
-type Finish<'a> = &'a dyn Fn(&[Vec<Memory>]) -> Result<(), AccessError>;
+type Finish<'a> = &'a dyn Fn(&[Memory]) -> Result<(), AccessError>;
 
 /// What a rank says of its part, once it has seen the others'.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,13 +35,32 @@ pub(crate) struct Imports<'a> {
     /// Whether the others are threads of this process, which share mappings.
     pub threads: bool,
     pub me: usize,
+    /// Whether a global rank is on this one's host, and whether any is not.
+    pub exchange: &'a dyn Exchange,
+}
+
+/// What a rank gives to an exchange.
+pub(crate) struct Given<'a> {
+    /// What every member is to map.
+    pub memory: &'a Memory,
+    /// What those on this rank's host are to map as well: memory of the CPU.
+    pub beside: Option<&'a Memory>,
 }
 
 /// What an exchange of memories gives.
 pub(crate) struct Exchanged {
-    /// Of each memory exchanged, every member's, by group rank.
-    pub memories: Vec<Vec<Memory>>,
+    /// Every member's, by group rank.
+    pub memories: Vec<Memory>,
+    /// What came beside; none of members on other hosts.
+    pub beside: Vec<Option<Memory>>,
     pub records: Vec<Record>,
+}
+
+/// What travels with a record: to members on this rank's host, and to those on others.
+#[derive(Default)]
+pub(crate) struct Handles {
+    near: Vec<Handle>,
+    fabric: Vec<Handle>,
 }
 
 /// A meeting's agreement: everybody's record, compared. What all have let go of returns to pools.
@@ -48,10 +69,11 @@ pub(crate) fn agree(
     gather: Gather<'_>,
     ledger: &Ledger,
     record: &mut Record,
-    handles: Vec<Handle>,
+    handles: Handles,
 ) -> Result<(Vec<Part>, Vec<Record>), RendezvousError> {
     record.reported.let_go = ledger.report(&record.equal.members);
-    let parts = gather(Part { payload: record.encode(), handles })?;
+    let Handles { near, fabric } = handles;
+    let parts = gather(Part { payload: record.encode(), handles: near, fabric })?;
     stalls::at(Step::Compare);
     let decoded: Vec<Option<Record>> = parts.iter().map(|p| Record::decode(&p.payload)).collect();
     let unreadable: RankSet =
@@ -76,44 +98,52 @@ pub(crate) fn exchange_memory(
     gather: Gather<'_>,
     ledger: &Ledger,
     record: &mut Record,
-    memories: &[&Memory],
+    given: &Given<'_>,
     imports: &Imports<'_>,
     finish: Finish<'_>,
 ) -> Result<Exchanged, RendezvousError> {
     stalls::at(Step::Export);
-    let exported: Result<Vec<Handle>, _> = memories
-        .iter()
-        .map(|memory| match imports.threads {
-            true => Ok(Handle::Local((*memory).clone())),
-            false => memory.export().map(Handle::Shared),
-        })
-        .collect();
+    let &Given { memory, beside } = given;
+    let exported = imports.export(given);
     let mut trouble = exported.as_ref().err().map(|e| (e.to_string(), e.kind()));
     // A rank that cannot export still comes: the others learn of it in the vote, not by a time-out.
     let (parts, records) = agree(gather, ledger, record, exported.unwrap_or_default())?;
-    let mut mapped: Vec<Vec<Memory>> = memories.iter().map(|_| Vec::new()).collect();
+    let (mut mapped, mut mapped_beside) = (Vec::new(), Vec::new());
     let unreachable = imports.unreachable(&records);
-    for memory in memories {
+    for memory in [Some(memory), beside].into_iter().flatten() {
         trouble = imports.open(memory).err().map(|e| (e.to_string(), e.kind())).or(trouble);
     }
     for (index, part) in parts.into_iter().enumerate() {
         if index == imports.me {
-            mapped.iter_mut().zip(memories).for_each(|(all, mine)| all.push((*mine).clone()));
+            mapped.push(memory.clone());
+            mapped_beside.extend(beside.map(|memory| Some(memory.clone())));
             continue;
         }
         if unreachable.is_some() {
             continue;
         }
+        let is_near = imports.exchange.is_near(record.equal.members[index]);
         // A rank without handles votes against, with its reason; this one has nothing to add.
-        for ((all, mine), handle) in mapped.iter_mut().zip(memories).zip(part.handles) {
+        let mut handles = if is_near { part.handles } else { part.fabric }.into_iter();
+        let mut map = |mine: &Memory| {
             stalls::at(Step::Map);
-            match imports.map(handle, mine) {
-                Ok(memory) => all.push(memory),
-                Err(e) => trouble = trouble.or(Some((e.to_string(), e.kind()))),
+            match imports.map(handles.next()?, mine) {
+                Ok(memory) => Some(memory),
+                Err(e) => {
+                    trouble = trouble.take().or(Some((e.to_string(), e.kind())));
+                    None
+                }
             }
+        };
+        mapped.extend(map(memory));
+        match beside {
+            Some(mine) if is_near => mapped_beside.extend(map(mine).map(Some)),
+            Some(_) => mapped_beside.push(None),
+            None => {}
         }
     }
-    let whole = mapped.iter().all(|all| all.len() == records.len());
+    let is_whole = |maps: usize| maps == records.len();
+    let whole = is_whole(mapped.len()) && (beside.is_none() || is_whole(mapped_beside.len()));
     if whole {
         stalls::at(Step::Finish);
         trouble = trouble.or(finish(&mapped).err().map(|e| (e.to_string(), e.kind())));
@@ -128,7 +158,7 @@ pub(crate) fn exchange_memory(
         let (reason, kind) = trouble.map_or((None, Kind::System), |(r, k)| (Some(r), k));
         return Err(RendezvousError::Map { ranks: against, reason, kind });
     }
-    Ok(Exchanged { memories: mapped, records })
+    Ok(Exchanged { memories: mapped, beside: mapped_beside, records })
 }
 
 /// Takes part in an exchange without memory, so that the others need not wait for this rank. Who else
@@ -164,6 +194,20 @@ pub(super) fn read_votes(parts: &[Part]) -> Vec<Vote> {
 }
 
 impl Imports<'_> {
+    /// What goes to the others of this rank's memory: where some are on other hosts, of what they map,
+    /// if the device has that.
+    fn export(&self, given: &Given<'_>) -> Result<Handles, ExportError> {
+        let near = |memory: &Memory| match self.threads {
+            true => Ok(Handle::Local(memory.clone())),
+            false => memory.export().map(Handle::Shared),
+        };
+        let all = [Some(given.memory), given.beside];
+        let near = all.into_iter().flatten().map(near).collect::<Result<_, _>>()?;
+        let has_fabric = self.exchange.has_hosts() && self.device.capabilities().fabric;
+        let far = has_fabric.then(|| given.memory.export_fabric()).transpose()?;
+        Ok(Handles { near, fabric: far.map(Handle::Shared).into_iter().collect() })
+    }
+
     /// Maps what a peer sent: memory of the kind and size of this rank's `mine`.
     fn map(&self, handle: Handle, mine: &Memory) -> Result<Memory, ImportError> {
         let host = Device::host();
@@ -189,6 +233,18 @@ impl Imports<'_> {
         let mine = &records[self.me].reported;
         records.iter().enumerate().find_map(|(peer, record)| {
             let theirs = &record.reported;
+            if peer != self.me && !self.exchange.is_near(record.equal.members[peer]) {
+                if mine.fabric && theirs.fabric {
+                    return None;
+                }
+                let reason = format!(
+                    "they are on two hosts, {} and {}, and memory goes there by fabric handles alone, which {} lacks: make groups of the ranks of one host",
+                    theirs.host,
+                    mine.host,
+                    if theirs.fabric { &mine.device_name } else { &theirs.device_name },
+                );
+                return Some((peer, reason));
+            }
             if peer != self.me && !self.threads && !mine.imports_from(theirs) {
                 let reason = "neither descriptors nor fabric handles go from its device to this";
                 return Some((peer, reason.to_owned()));

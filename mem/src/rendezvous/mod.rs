@@ -6,7 +6,7 @@ pub(crate) mod multicast;
 pub(crate) mod record;
 mod table;
 
-pub(crate) use exchange::{Imports, agree, decline, exchange_memory};
+pub(crate) use exchange::{Given, Imports, agree, decline, exchange_memory};
 pub(crate) use mapping::{Mapping, Membership, Place};
 pub(crate) use multicast::{MulticastMapping, Support, join as join_multicast};
 pub use multicast::{MulticastStep, NoMulticast};

@@ -157,7 +157,7 @@ impl Member {
 
     pub fn join_on(&self, store: Arc<TcpStore>, wait: &Wait) -> Result<Group, StartError> {
         let run = RunId { launcher: Some(self.name.clone()), restart: 0 };
-        let place = Place { rank: self.rank, world_size: self.ranks, run };
+        let place = Place::new(self.rank, self.ranks, run);
         let options = Options { workspace: Bytes::kib(256), ..Options::default() };
         Group::join_store(store, &place, &Device::host(), &options, wait)
     }

@@ -90,7 +90,7 @@ fn client(port: u16) -> Result<Arc<TcpStore>, Failed> {
 fn join(store: Arc<TcpStore>, wait: &Wait) -> Result<Group, Failed> {
     let rank: usize = env::var(RANK)?.parse()?;
     let run = RunId { launcher: Some(env::var(NAME)?), restart: 0 };
-    let place = Place { rank, world_size: RANKS, run };
+    let place = Place::new(rank, RANKS, run);
     let options = Options { workspace: Bytes::kib(256), ..Options::default() };
     let joined = Group::join_store(store, &place, &Device::host(), &options, wait);
     joined.map_err(|error| {

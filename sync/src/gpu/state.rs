@@ -88,7 +88,7 @@ impl Gpu {
         let lanes = (0..layout.lanes).map(|lane| {
             lane_template(group, &layout, lane, (table.bases(lane), table.hosts(&layout), host))
         });
-        let mut kept = group.control_regions().to_vec();
+        let mut kept: Vec<Memory> = group.control_regions().cloned().collect();
         kept.push(table.memory.clone());
         Ok(Gpu {
             functions,

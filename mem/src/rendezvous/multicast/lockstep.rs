@@ -117,7 +117,8 @@ impl<'a> Lockstep<'a> {
             }
             // The type has no value that cannot be encoded.
             let payload = postcard::to_stdvec(&vote).unwrap_or_default();
-            let parts = (self.gather)(Part { payload, handles }).map_err(RendezvousError::from)?;
+            let parts = (self.gather)(Part { payload, handles, ..Part::default() })
+                .map_err(RendezvousError::from)?;
             let votes = read(&parts)?;
             match verdict(&votes, pause.is_some()) {
                 Verdict::GoOn => {
@@ -221,8 +222,8 @@ mod tests {
             let mut number = 0;
             let mut gather = |part| {
                 number += 1;
-                let key = RoundKey { group: 1, generation: 0, number };
-                exchange.gather(Round { key, members: &members, me, part }, &wait)
+                let key = RoundKey { group: 1, generation: 0, number, part: 0 };
+                exchange.gather(Round { key, members: &members, me, links: true, part }, &wait)
             };
             body(me, &mut Lockstep::new(&mut gather, &wait))
         };

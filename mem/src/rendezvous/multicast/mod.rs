@@ -52,6 +52,9 @@ pub enum NoMulticast {
         /// The first that do.
         ranks: RankSet,
     },
+    /// Ranks are on several hosts, and the object goes to others by a descriptor.
+    #[error("ranks are on several hosts, and a multicast object stays on one here")]
+    Hosts,
     /// A rank's device or driver refused, whatever it had said before.
     #[error("rank {rank} could not {step}: {reason}")]
     Failed {
@@ -71,7 +74,7 @@ impl Fault for NoMulticast {
 
     fn ranks(&self) -> RankSet {
         match self {
-            NoMulticast::NotAsked | NoMulticast::Alone => RankSet::new(),
+            NoMulticast::NotAsked | NoMulticast::Alone | NoMulticast::Hosts => RankSet::new(),
             NoMulticast::Off { rank, .. } | NoMulticast::Failed { rank, .. } => RankSet::one(*rank),
             NoMulticast::Unsupported { ranks } | NoMulticast::SharedDevice { ranks } => {
                 ranks.clone()
@@ -161,7 +164,9 @@ pub(crate) fn join(
     imports: &Imports<'_>,
     wait: &Wait,
 ) -> Result<Result<MulticastMapping, NoMulticast>, RendezvousError> {
-    if let Some(reason) = obstacle(records) {
+    let is_near = |member: &u32| imports.exchange.is_near(*member);
+    let apart = records.first().is_some_and(|record| !record.equal.members.iter().all(is_near));
+    if let Some(reason) = obstacle(records).or(apart.then_some(NoMulticast::Hosts)) {
         return Ok(Err(reason));
     }
     #[cfg(feature = "cuda")]

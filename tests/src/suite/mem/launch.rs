@@ -59,7 +59,7 @@ fn too_many_ranks_are_refused(context: &Context) -> Verdict {
 fn a_run_of_too_many_ranks_is_not_joined(context: &Context) -> Verdict {
     let before = Holdings::of_all_ranks(context)?;
     let join = |rank, world_size| {
-        let place = Place { rank, world_size, run: RunId { launcher: None, restart: 0 } };
+        let place = Place::new(rank, world_size, RunId { launcher: None, restart: 0 });
         let (options, store) = (Options::default(), Arc::new(LocalStore::default()));
         Group::join_store(store, &place, &Device::host(), &options, &Wait::millis(0))
     };

@@ -28,7 +28,7 @@ pub(super) const TESTS: &[Test] = &[
         .isolated(),
     test!(the_first_rank_dies).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
     test!(the_last_rank_dies).ranks(2, 8).only_as(&[Mode::Processes]).isolated(),
-    test!(a_run_across_hosts_is_refused_at_once).local(),
+    test!(a_host_that_others_cannot_reach_is_refused_at_once).local(),
     test!(two_processes_claim_one_rank).ranks(3, 8).only_as(&[Mode::Processes]).isolated(),
 ];
 
@@ -268,8 +268,8 @@ fn two_processes_claim_one_rank(context: &Context) -> Verdict {
     Ok(())
 }
 
-/// Known from what the launcher says, before the store is looked for: there is none.
-fn a_run_across_hosts_is_refused_at_once(context: &Context) -> Verdict {
+/// Known from where the launcher says that the store is, before that is looked for: there is none.
+fn a_host_that_others_cannot_reach_is_refused_at_once(context: &Context) -> Verdict {
     let variable = |name: &str| {
         let value = match name {
             "RANK" | "LOCAL_RANK" => "0",
@@ -283,7 +283,9 @@ fn a_run_across_hosts_is_refused_at_once(context: &Context) -> Verdict {
     };
     let bootstrap = Bootstrap::from_lookup(&variable)?;
     let joined = Group::join(&bootstrap, context.device(), &options(4), &Wait::millis(0));
-    let error = check_err!(joined, StartError::ManyHosts { world_size: 4, local_world_size: 2 });
-    check_eq!(error.kind(), Kind::Unsupported);
+    let error =
+        check_err!(joined, StartError::NoAddress { world_size: 4, local_world_size: 2, .. });
+    check_eq!(error.kind(), Kind::InvalidArgument);
+    check!(error.to_string().contains("SYMMEM_ADDRESS"), "{error}");
     Ok(())
 }

@@ -41,7 +41,7 @@ impl Run {
     #[track_caller]
     fn join(&self, context: &Context, rank: usize, ranks: usize) -> Result<Group, TestError> {
         let run = RunId { launcher: Some(self.launcher.clone()), restart: 0 };
-        let place = Place { rank, world_size: ranks, run };
+        let place = Place::new(rank, ranks, run);
         let options = options(ranks);
         Ok(Group::join_store(self.store.clone(), &place, context.device(), &options, &PATIENT)?)
     }

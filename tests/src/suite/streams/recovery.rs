@@ -422,7 +422,7 @@ fn a_store_that_is_gone_is_told(_: &Context) -> Verdict {
     let server = StoreServer::bind((Ipv4Addr::LOCALHOST, 0).into())?;
     let store = TcpStore::connect("127.0.0.1", server.local_addr().port(), &PATIENT)?;
     let launcher = Some(format!("store-lost-{}", std::process::id()));
-    let place = Place { rank: 0, world_size: 1, run: RunId { launcher, restart: 0 } };
+    let place = Place::new(0, 1, RunId { launcher, restart: 0 });
     let device = Device::host();
     let group = Group::join_store(Arc::new(store), &place, &device, &options(1), &PATIENT)?;
     let recovered = group.recover(&PATIENT)?;
