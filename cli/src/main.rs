@@ -9,6 +9,7 @@
 //! alone.
 
 mod bench;
+mod descriptors;
 mod info;
 mod kernels;
 mod parse;
@@ -40,6 +41,9 @@ enum Action {
     /// Be a rank that measures what its standard input asks for
     #[command(hide = true)]
     BenchRank(bench::RankArgs),
+    /// Be a process of a benchmark of logical ranks, as its standard input says
+    #[command(hide = true)]
+    BenchLoad,
     /// Start a program as ranks of this host
     Run(run::Args),
     /// Serve the store where ranks meet, until SIGINT or SIGTERM
@@ -59,6 +63,7 @@ fn main() -> ExitCode {
         Action::Info(args) => ("info", info::info(&args).map_err(Failure::from)),
         Action::Bench(args) => ("bench", bench::bench(&args).map_err(Failure::from)),
         Action::BenchRank(args) => ("bench-rank", Ok(bench::bench_rank(&args))),
+        Action::BenchLoad => ("bench-load", Ok(bench::bench_load())),
         Action::Run(args) => ("run", run::run(&args).map_err(Failure::from)),
         Action::Tune(args) => ("tune", tune::tune(&args).map_err(Failure::from)),
         Action::Kernels(args) => ("kernels", kernels::kernels(&args).map_err(Failure::from)),

@@ -134,14 +134,16 @@ fn keys_and_waits_have_limits() {
             .into_iter()
             .map(|store| scope.spawn(move || store.wait(&["never"], &BRIEF).unwrap_err().kind()))
             .collect();
-        let mut ended: Vec<_> = waits.into_iter().map(|wait| wait.join().unwrap()).collect();
-        ended.sort_by_key(|kind| format!("{kind:?}"));
-        // One is refused, the other's time is over.
-        assert_eq!(ended, [Kind::System, Kind::TimedOut]);
+        // One waits; the other is refused, asks again since that changes nothing, and is refused again.
+        for wait in waits {
+            assert_eq!(wait.join().unwrap(), Kind::TimedOut);
+        }
     });
     let (code, errors) = served.end("-TERM");
     assert_eq!(code, Some(0));
-    assert!(errors.contains("2 expelled"), "{errors}");
+    let counts: Vec<&str> = errors.split([',', ';']).map(str::trim).collect();
+    let expelled = counts.iter().find_map(|count| count.strip_suffix(" expelled")).unwrap();
+    assert!(expelled.parse::<u64>().unwrap() >= 2, "{errors}");
 }
 
 #[test]

@@ -8,6 +8,9 @@ shown: below 1, symmem is faster. Multicast is off for all.
 `--ops moe` is rounds of routed tokens, by routes that all have alike: moe.py says what of them each
 contender does. On CPUs beside MPI_Alltoallv and Gloo, on GPUs beside all_to_all_vdev_2d and NCCL.
 
+`--peers tcpstore` is by itself: a rendezvous of very many ranks at symmem's store and at PyTorch's
+TCPStore. store.py says how.
+
 Needs symmem's command, built for release, and for the peers a torch that is installed, or an MPI with
 its compiler. A peer that is not there is left out, with the reason.
 """
@@ -23,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 
+import store
 from moe import Routes
 from ranks import NO_MULTICAST, Failed, Ranks, Refused
 
@@ -47,6 +51,8 @@ CALLS = {
     },
     "gloo": {op: [("gloo", op, "gloo")] for op in ("all-reduce", "all-gather", "reduce-scatter", "moe")},
     "mpi": {"moe": [("mpi", "moe", "mpi")]},
+    # Has no ranks: store.py.
+    "tcpstore": {},
 }
 # The last is done where it is asked for.
 OPS = ("all-reduce", "all-gather", "reduce-scatter", "barrier", "moe")
@@ -291,8 +297,7 @@ class Comparison:
     def results(self):
         arguments = self.arguments
         return {
-            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "host": platform.platform(),
+            **where(),
             "gpus": gpus(),
             "backend": arguments.backend,
             "ranks": arguments.ranks,
@@ -346,6 +351,13 @@ def show(op, rows):
     sys.stdout.flush()
 
 
+def where():
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "host": platform.platform(),
+    }
+
+
 def gpus():
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
@@ -361,7 +373,7 @@ def parse():
     )
     several = lambda of: lambda text: check(text.split(","), of)
     arguments.add_argument("--symmem", required=True, metavar="PATH", help="the command")
-    arguments.add_argument("--peers", type=several(CALLS), help="of torch, nccl, gloo, mpi; those of the backend")
+    arguments.add_argument("--peers", type=several(CALLS), help="of torch, nccl, gloo, mpi, those of the backend; or tcpstore")
     arguments.add_argument(
         "--ops", type=several(OPS), default=list(OPS[:-1]), help=f"of {', '.join(OPS)}; without the last"
     )
@@ -378,6 +390,13 @@ def parse():
     arguments.add_argument("--skew", type=float, default=0.0)
     arguments.add_argument("--layout", choices=LAYOUTS, default="compact")
     arguments.add_argument("--parts", type=several(PARTS), default=list(PARTS), help="of " + ", ".join(PARTS))
+    arguments.add_argument(
+        "--logical-ranks", type=numbers, default="720,2880,10080", help="of a rendezvous, and the next four: of tcpstore"
+    )
+    arguments.add_argument("--group", type=int, default=72, help="ranks that are to know each other")
+    arguments.add_argument("--per-host", type=int, default=8, help="ranks of which one speaks for all")
+    arguments.add_argument("--record", type=int, default=200, help="bytes that each brings")
+    arguments.add_argument("--processes", type=int, default=2, help="that drive all ranks")
     arguments.add_argument("--mpirun", default=OPEN_MPI, help="MPI's launcher and its options: " + OPEN_MPI)
     arguments.add_argument("--runs", type=int, default=5, help="rounds for each size")
     arguments.add_argument("--iterations", type=int, default=30, help="isolated calls of a round")
@@ -388,7 +407,9 @@ def parse():
     arguments.add_argument("--json", metavar="FILE", help="also write all of it")
     # For tests of this program: figures of a debug build mean nothing.
     arguments.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
-    arguments = arguments.parse_args()
+    parser, arguments = arguments, arguments.parse_args()
+    if "tcpstore" in (arguments.peers or []) and arguments.peers != ["tcpstore"]:
+        parser.error("--peers tcpstore is by itself")
     on_host = arguments.backend == "host"
     arguments.peers = arguments.peers or (["gloo", "mpi"] if on_host else ["torch", "nccl"])
     is_f32 = on_host and arguments.ops != ["moe"]
@@ -403,8 +424,19 @@ def check(names, of):
     return names
 
 
+def write(path, results):
+    if path:
+        with open(path, "w") as file:
+            json.dump(results, file, indent=1)
+            file.write("\n")
+
+
 def main():
     arguments = parse()
+    if arguments.peers == ["tcpstore"]:
+        results, well = store.compare(arguments)
+        write(arguments.json, {**where(), **results})
+        return 0 if well else 1
     with tempfile.TemporaryDirectory(prefix="symmem-compare-") as folder:
         comparison = Comparison(arguments, folder)
         try:
@@ -414,10 +446,7 @@ def main():
             comparison.leave_out("symmem", failed)
         finally:
             comparison.stop()
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump(comparison.results(), file, indent=1)
-            file.write("\n")
+    write(arguments.json, comparison.results())
     return 1 if "symmem" in comparison.absent else 0
 
 

@@ -15,8 +15,8 @@ pub struct Arguments {
     /// The Python that has torch.
     #[arg(long, value_name = "PATH", default_value = "python3")]
     python: PathBuf,
-    /// Arguments of tools/compare/compare.py, such as `--peers torch,nccl --sizes 2K:256M`; `--help`
-    /// after `--` lists them.
+    /// Arguments of tools/compare/compare.py, such as `--peers torch,nccl --sizes 2K:256M` or
+    /// `--peers tcpstore --logical-ranks 720`; `--help` after `--` lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     more: Vec<OsString>,
 }

@@ -9,6 +9,7 @@ mod check;
 mod devices;
 mod drive;
 mod limit;
+mod logical;
 mod member;
 mod operation;
 mod plot;
@@ -19,6 +20,7 @@ mod timing;
 
 pub use args::BenchArgs as Args;
 pub use devices::{Backend, Devices};
+pub use logical::bench_load;
 pub use report::Line;
 pub use resident::{Args as RankArgs, bench_rank};
 
@@ -31,6 +33,7 @@ use std::process::ExitCode;
 use args::{ArgsError, BenchArgs, Common, OperationArgs};
 use clap::Parser as _;
 use drive::{Collected, DriveError};
+use logical::LogicalError;
 use operation::Operation;
 use plot::{Figure, PlotError};
 use report::Results;
@@ -51,6 +54,8 @@ pub enum BenchError {
     #[error("cannot write {path:?}: {cause}")]
     File { path: PathBuf, cause: io::Error },
     #[error(transparent)]
+    Logical(#[from] LogicalError),
+    #[error(transparent)]
     Plot(#[from] PlotError),
     #[error("cannot write the table: {0}")]
     Output(io::Error),
@@ -65,6 +70,13 @@ impl From<io::Error> for BenchError {
 /// Runs a benchmark, or this process's rank of one.
 pub fn bench(args: &Args) -> Result<ExitCode, BenchError> {
     let common = args.operation.common();
+    if let OperationArgs::Rendezvous(rendezvous) = &args.operation
+        && let Some(logical) = rendezvous.logical()?
+    {
+        let json = common.json.as_deref().map(ResultFile::open).transpose()?;
+        logical.bench(json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let operation = args.operation.operation()?;
     if common.as_rank {
         let well = drive::serve(&*operation, common.devices);
@@ -146,7 +158,8 @@ pub fn lines(words: &[OsString]) -> Result<Vec<Line>, BenchError> {
 }
 
 /// A file for results; what is in it stays until there are some.
-struct ResultFile {
+#[derive(Debug)]
+pub struct ResultFile {
     path: PathBuf,
     file: File,
 }

@@ -12,18 +12,14 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use rustix::process::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use symmem::hal::types::Bytes;
 use symmem::mem::store::tcp::{ServeError, ServerLimits, ServerStats, StoreServer};
 
+use crate::descriptors;
 use crate::parse::{at_least_one, memory, seconds};
-
-/// Descriptors that the server needs beside one for each connection: standard streams, the port,
-/// what watches them and what wakes it.
-const OWN_DESCRIPTORS: u64 = 16;
 
 /// Arguments of `symmem store`.
 #[derive(Debug, clap::Args)]
@@ -141,17 +137,12 @@ fn announce(args: &Args, address: SocketAddr) -> io::Result<()> {
 /// which is raised as far as that is allowed.
 fn connections(asked: Option<usize>) -> usize {
     let wanted = asked.unwrap_or(ServerLimits::DEFAULT.connections);
-    let needed = wanted as u64 + OWN_DESCRIPTORS;
-    let mut limit = getrlimit(Resource::Nofile);
-    if limit.current.is_some_and(|current| current < needed) {
-        limit.current = Some(limit.maximum.map_or(needed, |most| most.min(needed)));
-        // Where this fails, the limit stays what it was, and that is what counts.
-        let _ = setrlimit(Resource::Nofile, limit);
-    }
-    let Some(current) = getrlimit(Resource::Nofile).current.filter(|now| *now < needed) else {
+    let needed = wanted as u64 + descriptors::OWN;
+    let current = descriptors::raise(needed);
+    if current >= needed {
         return wanted;
-    };
-    let fit = usize::try_from(current.saturating_sub(OWN_DESCRIPTORS)).unwrap_or(wanted).max(1);
+    }
+    let fit = usize::try_from(current.saturating_sub(descriptors::OWN)).unwrap_or(wanted).max(1);
     if asked.is_some() {
         eprintln!("symmem store: RLIMIT_NOFILE is {current}: {fit} connections at most");
     }

@@ -1,6 +1,7 @@
 //! The command line of `symmem bench`.
 
 mod moe;
+mod rendezvous;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,13 +12,14 @@ use symmem::hal::types::{Bytes, UnsupportedOp};
 use symmem::prelude::*;
 
 pub use moe::MoeArgs;
+pub use rendezvous::RendezvousArgs;
 
 use super::check::Seed;
 use super::devices::{Backend, Devices};
 use super::operation::{
     AllGather, AllReduce, AllToAll, AllToAllNd, Barrier, Bounds, Broadcast, Collective, Compared,
     Enqueue, OneSided, Operation, Placement, Reduce, ReduceScatter, ReduceScatterOffset,
-    Rendezvous, RoutesError, Sweep, TwoLanes,
+    RoutesError, Sweep, TwoLanes,
 };
 use super::timing::{Batch, Isolated, Pace};
 use crate::parse::{at_least_one, ranks, seconds, size};
@@ -271,16 +273,6 @@ struct Capture {
     graph: bool,
 }
 
-/// Arguments of `symmem bench rendezvous`.
-#[derive(Debug, Args)]
-pub struct RendezvousArgs {
-    #[command(flatten)]
-    common: Common,
-    /// Bytes of each rank's memory
-    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = size)]
-    bytes: Bytes,
-}
-
 /// What the command line asks for cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum ArgsError {
@@ -304,6 +296,16 @@ pub enum ArgsError {
     LessThanWord(Bytes),
     #[error(transparent)]
     Routes(#[from] RoutesError),
+    #[error("logical ranks are no group's: `symmem bench rendezvous` alone has them")]
+    Logical,
+    #[error("--per-host {per_host} is more than --group {group}: a host's ranks are of one group")]
+    PerHost { per_host: u32, group: u32 },
+    #[error("--missing {rank}: there are ranks 0 to {}", ranks - 1)]
+    Missing { rank: u32, ranks: u32 },
+    #[error("--missing leaves nobody in a group of 1: --group 2 or more")]
+    NobodyLeft,
+    #[error("--record {record}: from 1 to {most} bytes, so that a group's fit in one answer")]
+    Record { record: usize, most: usize },
 }
 
 impl OperationArgs {
@@ -387,12 +389,7 @@ impl OperationArgs {
             OperationArgs::Barrier(BarrierArgs { common, capture }) => {
                 Ok(Box::new(Barrier { graph: capture.graph, pace: common.pace() }))
             }
-            OperationArgs::Rendezvous(RendezvousArgs { common, bytes }) => {
-                if bytes.get() < 8 {
-                    return Err(ArgsError::LessThanWord(*bytes));
-                }
-                Ok(Box::new(Rendezvous { bytes: *bytes, pace: common.pace() }))
-            }
+            OperationArgs::Rendezvous(args) => Ok(Box::new(args.operation()?)),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::sockopt;
+use rustix::net::{SocketFlags, acceptfrom_with};
 use rustix::process::{Resource, getrlimit};
 
 use super::ServerLimits;
@@ -145,7 +145,7 @@ impl EventLoop {
     /// Accepts what has come, up to a bound that lets the others have their turn.
     fn accept(&mut self) {
         for _ in 0..64 {
-            match self.listener.accept() {
+            match accept(&self.listener) {
                 Ok((stream, address))
                     if self.peers.len() >= self.limits.connections && !self.drop_unidentified() =>
                 {
@@ -156,17 +156,21 @@ impl EventLoop {
                 }
                 Ok((stream, address)) => {
                     if self.unidentified.len() >= self.limits.unidentified {
-                        self.drop_unidentified();
+                        self.press_unidentified();
                     }
-                    if let Err(error) = self.admit(stream, address) {
-                        tracing::warn!(%address, %error, "the store drops a new connection");
+                    match self.admit(stream, address) {
+                        // Its handshake is there, most often.
+                        Ok(id) => self.turn(id, EventFlags::IN),
+                        Err(error) => {
+                            tracing::warn!(%address, %error, "the store drops a new connection");
+                        }
                     }
                 }
-                Err(error) => match Errno::from_io_error(&error) {
-                    Some(Errno::AGAIN | Errno::INTR) => return,
-                    Some(Errno::MFILE | Errno::NFILE) if self.drop_unidentified() => {}
-                    Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                        tracing::warn!(%error, "the store stops accepting for a moment");
+                Err(errno) => match errno {
+                    Errno::AGAIN | Errno::INTR => return,
+                    Errno::MFILE | Errno::NFILE if self.drop_unidentified() => {}
+                    Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM => {
+                        tracing::warn!(%errno, "the store stops accepting for a moment");
                         self.resting = Some(Instant::now() + REST);
                         self.watch_listener(EventFlags::empty());
                         return;
@@ -178,26 +182,31 @@ impl EventLoop {
         }
     }
 
-    /// Closes the connection that has been there for the longest without identifying itself, so that
-    /// those who only connect keep out nobody. `false` if there is none.
-    fn drop_unidentified(&mut self) -> bool {
-        let Some((&id, _)) = self.unidentified.first_key_value() else { return false };
+    /// Gives the connection that has been there for the longest without identifying itself a last turn,
+    /// and closes it then: those who only connect keep out nobody, and nobody is closed for what the
+    /// server has not read yet. Whether it is closed; `None` if there is none.
+    fn press_unidentified(&mut self) -> Option<bool> {
+        let (&id, _) = self.unidentified.first_key_value()?;
         let (unidentified, limit) = (self.unidentified.len(), self.limits.unidentified);
-        self.close(id, &Closing::Crowded { unidentified, limit });
-        true
+        self.turn(id, EventFlags::IN);
+        if self.unidentified.contains_key(&id) {
+            self.close(id, &Closing::Crowded { unidentified, limit });
+        }
+        Some(!self.peers.contains_key(&id))
     }
 
-    fn admit(&mut self, stream: TcpStream, address: SocketAddr) -> std::io::Result<()> {
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
-        // A client whose host has vanished does not hold its slot for ever.
-        sockopt::set_socket_keepalive(&stream, true)?;
+    /// Closes a connection that does not identify itself; `false` if there is none.
+    fn drop_unidentified(&mut self) -> bool {
+        std::iter::from_fn(|| self.press_unidentified()).any(|closed| closed)
+    }
+
+    fn admit(&mut self, stream: TcpStream, address: SocketAddr) -> Result<u64, Errno> {
         let id = self.next;
         self.next += 1;
         epoll::add(&self.epoll, &stream, EventData::new_u64(id), EventFlags::IN)?;
         self.peers.insert(id, Peer::new(stream, address, self.stats.open(id, address)));
         self.unidentified.insert(id, Instant::now() + self.limits.handshake);
-        Ok(())
+        Ok(id)
     }
 
     /// Gives a connection its turn.
@@ -323,4 +332,13 @@ impl EventLoop {
             tracing::debug!(address = %peer.address, %why, "a connection of the store ended");
         }
     }
+}
+
+/// Accepts a connection, by one call of the system: what else it is to be it has from the listener.
+fn accept(listener: &TcpListener) -> Result<(TcpStream, SocketAddr), Errno> {
+    let (stream, address) =
+        acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    // Without an address it ended before it was accepted.
+    let address = address.ok_or(Errno::CONNABORTED)?.try_into()?;
+    Ok((stream.into(), address))
 }

@@ -194,6 +194,9 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     // A restarted run must get the port while connections of the last one linger. It does not
     // allow a second listener.
     sockopt::set_socket_reuseaddr(&socket, true)?;
+    // What is accepted has these, too. A client whose host has vanished does not hold its slot for ever.
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    sockopt::set_socket_keepalive(&socket, true)?;
     if address.is_ipv6() && address.ip().is_unspecified() {
         sockopt::set_ipv6_v6only(&socket, false)?;
     }

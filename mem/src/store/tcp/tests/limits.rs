@@ -108,6 +108,20 @@ fn who_only_connects_makes_room() {
 }
 
 #[test]
+fn who_has_identified_itself_stays_however_many_come_at_once() {
+    let server = serve(ServerLimits { unidentified: 1, ..ServerLimits::DEFAULT });
+    // Whether the server has read the handshake of one when it sees the next is up to it.
+    let mut all: Vec<Raw> = (0..300).map(|_| Raw::validated(&server)).collect();
+    for (raw, nonce) in all.iter_mut().zip(0..) {
+        raw.request(&Request::Ping { nonce });
+    }
+    for (raw, nonce) in all.iter_mut().zip(0u32..) {
+        assert_eq!(raw.read(4), nonce.to_le_bytes());
+    }
+    assert_eq!((server.stats().open, server.stats().expelled), (300, 0));
+}
+
+#[test]
 fn who_holds_most_is_closed_for_the_others() {
     let server = serve(ServerLimits { buffered: 4 << 20, ..ServerLimits::DEFAULT });
     let good = client(&server);
