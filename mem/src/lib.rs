@@ -28,7 +28,11 @@
 //! - Give meaning to a group's pad and workspace: they are bytes here. Signals, barriers and lanes
 //!   are `symmem-sync`'s.
 //! - Hand out references into memory that a peer may write. [`View::read`] and [`View::write`] copy.
-//! - Span hosts, yet: a run on several hosts is refused by name.
+//! - Carry memory of the CPU to other hosts: a group may span hosts where its devices reach each other by
+//!   fabric handles, and is refused on every rank, with both hosts, where they do not
+//!   ([`Bootstrap::on_this_host`](bootstrap::Bootstrap::on_this_host) makes a group of those that do).
+//! - Tell a host that is cut off from one that has died: either is lost to the others, and what it could write
+//!   stays in quarantine.
 //! - Talk to anybody while allocating, viewing or dropping. Only calls that are documented as
 //!   collective meet other ranks, and each is bounded by a [`Wait`](symmem_hal::Wait).
 //!
@@ -40,7 +44,10 @@
 //! - *"One host" is decided by meeting*: the process that binds the run's name in its network
 //!   namespace leads, and all prove that they know the run's token. Where ranks do not meet, the error
 //!   lists the hosts, users and namespaces.
-//! - *One to three requests to the store a rank*, however large the group.
+//! - *One to three requests to the store a rank*, however large the group, and however many hosts it has: a
+//!   host's ranks meet there, one of them brings their records to the store's
+//!   [`gather`](store::Store::gather), and tells the others what came back. The gather is where hosts agree: a
+//!   round succeeds on all of them or on none.
 //! - *Dropped memory is retired, not freed*, until every member that mapped it has let go of it.
 //! - *A pool's block is reused by consent*: what ranks let go of is said where they meet anyhow, so that
 //!   all of them take the same bytes back at the same point of their programs, and the next blocks lie

@@ -148,6 +148,10 @@ const VARIABLES: [(&str, &str); 37] = [
     ("SLURM_NODEID", "this host's index"),
     ("SLURM_STEP_TASKS_PER_NODE", "numbers of ranks on the hosts"),
     ("SLURM_STEP_NODELIST", "the hosts"),
+    (
+        "SYMMEM_ADDRESS",
+        "an address of this host for ranks on others, instead of the one towards the store",
+    ),
     ("SYMMEM_TUNE", "a choice table, as symmem tune writes it"),
     ("SYMMEM_CUDA_LIBRARY", "path of the CUDA driver, instead of a search"),
     ("SYMMEM_NVRTC_LIBRARY", "path of NVRTC, instead of a search"),
