@@ -121,7 +121,7 @@ pub struct Variable {
 }
 
 /// What is read, by whom, for what.
-const VARIABLES: [(&str, &str); 37] = [
+const VARIABLES: [(&str, &str); 38] = [
     ("RANK", "this process's rank; set by torchrun and symmem run"),
     ("WORLD_SIZE", "number of ranks"),
     ("LOCAL_RANK", "its rank among those of this host"),
