@@ -96,32 +96,9 @@ pub enum ExchangeError {
         /// Its group index.
         rank: u32,
     },
-    /// The others, on other hosts, had given up waiting.
-    #[error(
-        "the others had given up waiting for rank {rank} when it came, or another process claims its place: all can call again; start each with a rank of its own (RANK)"
-    )]
-    Late {
-        /// Its group index, or that of the first of its host.
-        rank: u32,
-    },
     /// The caller's token ended the wait, on this rank or another.
     #[error("the meeting was cancelled by a caller; all ranks can call again")]
     Cancelled,
-    /// The store through which hosts meet failed.
-    #[error("ranks on several hosts meet through the store: {0}")]
-    Store(String),
-    /// A rank on another host cannot be spoken to.
-    #[error(
-        "rank {rank} on another host cannot be reached at {address}: {reason}; SYMMEM_ADDRESS names an address of its host that this one can reach"
-    )]
-    Unreachable {
-        /// Its group index.
-        rank: u32,
-        /// Where it said that it is.
-        address: std::net::SocketAddr,
-        /// What happened.
-        reason: String,
-    },
     /// This rank was turned away by whoever leads the meeting, or turned it away.
     #[error("the meeting point refused: {0}")]
     Refused(String),
@@ -129,14 +106,6 @@ pub enum ExchangeError {
     #[error("two processes claim rank {rank}: start each with a rank of its own (RANK)")]
     Duplicate {
         /// The group index claimed twice.
-        rank: u32,
-    },
-    /// Two processes that a launcher started on one host claim one rank, or one that is not there.
-    #[error(
-        "more than one process of this host claims rank {rank} of the run: start each with a rank of its own (RANK)"
-    )]
-    Claimed {
-        /// The rank in the run.
         rank: u32,
     },
     /// Another thread of this rank was meeting the others on the group for as long as the call could
@@ -175,6 +144,37 @@ pub enum ExchangeError {
         call: String,
         /// The kernel's reason.
         reason: String,
+    },
+    /// The others, on other hosts, had given up waiting.
+    #[error(
+        "the others had given up waiting for rank {rank} when it came, or another process claims its place: all can call again; start each with a rank of its own (RANK)"
+    )]
+    Late {
+        /// Its group index, or that of the first of its host.
+        rank: u32,
+    },
+    /// The store through which hosts meet failed.
+    #[error("ranks on several hosts meet through the store: {0}")]
+    Store(String),
+    /// A rank on another host cannot be spoken to.
+    #[error(
+        "rank {rank} on another host cannot be reached at {address}: {reason}; SYMMEM_ADDRESS names an address of its host that this one can reach"
+    )]
+    Unreachable {
+        /// Its group index.
+        rank: u32,
+        /// Where it said that it is.
+        address: std::net::SocketAddr,
+        /// What happened.
+        reason: String,
+    },
+    /// Two processes that a launcher started on one host claim one rank, or one that is not there.
+    #[error(
+        "more than one process of this host claims rank {rank} of the run: start each with a rank of its own (RANK)"
+    )]
+    Claimed {
+        /// The rank in the run.
+        rank: u32,
     },
 }
 
