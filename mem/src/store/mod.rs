@@ -146,7 +146,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// As provided it is one request to write a key for each slot of `mine`, and one
     /// [`multi_get`](Self::multi_get) of all slots' keys, `key/0` and so on, which stay in the store;
     /// of the [heads](Contribution::heads)' alone where those are given. Of two contributors that
-    /// claim one slot only the one that was overwritten is told, unless it was through before.
+    /// claim one slot the second one is told where each has one key; else the one that was overwritten,
+    /// unless it was through before.
     ///
     /// # Errors
     ///

@@ -48,20 +48,24 @@ impl Consultation<'_> {
             }
             match self.bring(slots, &value, &slice) {
                 Ok(parts) => return Ok(parts),
+                // The store was too busy to say who is missing: it is asked again.
+                Err(StoreError::TimedOut { missing, .. })
+                    if left > SLICE && !matches!(missing, Missing::Slots { .. }) => {}
                 Err(StoreError::TimedOut {
-                    missing: Missing::Slots { slots: missing, .. },
-                    ..
+                    missing: Missing::Slots { slots: named, .. }, ..
                 }) => {
+                    let missing = self.whole(&named);
                     let ended = missing.iter().filter_map(|i| Some(((self.lost)(*i)?, *i))).min();
-                    if let Some((_, rank)) = ended {
-                        return self.end(slots, &value, &missing, ExchangeError::Lost { rank });
-                    }
-                    if left <= SLICE {
-                        let (allowed, hosts) = (wait.duration(), Vec::new());
-                        let error =
-                            ExchangeError::Missing { missing: missing.to_vec(), allowed, hosts };
-                        return self.end(slots, &value, &missing, error);
-                    }
+                    let error = match ended {
+                        Some((_, rank)) => ExchangeError::Lost { rank },
+                        None if left > SLICE => continue,
+                        None => ExchangeError::Missing {
+                            missing: missing.clone(),
+                            allowed: wait.duration(),
+                            hosts: Vec::new(),
+                        },
+                    };
+                    return self.end(slots, &value, &missing, error);
                 }
                 Err(StoreError::Cancelled { .. }) => {
                     let missing: Vec<u32> =
@@ -92,6 +96,15 @@ impl Consultation<'_> {
         let mine = Contribution::new(slots, self.total, value);
         let mine = heads.as_deref().map_or(mine, |heads| mine.with_heads(heads));
         self.store.gather(self.key, &mine, wait)
+    }
+
+    /// All members of the hosts of these, where hosts are known: a store may tell of one of each.
+    fn whole(&self, slots: &[u32]) -> Vec<u32> {
+        let Some(hosts) = self.hosts else { return slots.to_vec() };
+        let are_among = |host: &&Vec<u32>| host.iter().any(|slot| slots.contains(slot));
+        let mut whole: Vec<u32> = hosts.iter().filter(are_among).flatten().copied().collect();
+        whole.sort_unstable();
+        whole
     }
 
     /// Ends the gather for everybody, if it has not ended well meanwhile.

@@ -10,6 +10,7 @@ use super::*;
 use crate::exchange::token::Token;
 use crate::exchange::unix::OnLead;
 use crate::liveness::Register;
+use crate::store::tcp::tests::proxy::Proxy;
 use crate::store::tcp::{StoreServer, TcpStore};
 use crate::store::{LocalStore, PrefixStore};
 
@@ -46,24 +47,49 @@ impl Run {
 
 /// What each of these ranks gets, in their order.
 fn each<T: Send>(
-    store: &Arc<dyn Store>,
+    store: impl Fn() -> Arc<dyn Store> + Sync,
     started: Started<'_>,
     ranks: &[u32],
     act: impl Fn(&HostsExchange, u32) -> T + Sync,
 ) -> Vec<T> {
-    let (run, act) = (&Run::new(), &act);
+    let (run, act, store) = (&Run::new(), &act, &store);
     thread::scope(|scope| {
         let start = |rank: &u32| {
             let rank = *rank;
-            scope.spawn(move || act(&run.join(store, started, rank), rank))
+            scope.spawn(move || act(&run.join(&store(), started, rank), rank))
         };
         let threads: Vec<_> = ranks.iter().map(start).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
 
+/// The same for all.
+fn one(store: Arc<dyn Store>) -> impl Fn() -> Arc<dyn Store> + Sync {
+    move || store.clone()
+}
+
 fn local() -> Arc<dyn Store> {
     Arc::new(LocalStore::new())
+}
+
+/// A server that knows no gather, as its clients see it.
+struct Foreign(Proxy, #[expect(dead_code, reason = "ends with it")] StoreServer);
+
+impl Foreign {
+    fn new() -> Self {
+        let server = StoreServer::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        Foreign(Proxy::new(server.local_addr(), Vec::new(), true), server)
+    }
+
+    /// A client of its own, as each process has.
+    fn connect(&self) -> Arc<dyn Store> {
+        Arc::new(TcpStore::connect("127.0.0.1", self.0.port(), &Wait::seconds(10)).unwrap())
+    }
+}
+
+/// A namespace of its own.
+fn apart(store: Arc<dyn Store>, number: u32) -> Arc<dyn Store> {
+    Arc::new(PrefixStore::new(store, format!("{number}")))
 }
 
 fn key(number: u64) -> RoundKey {
@@ -151,7 +177,7 @@ fn rounds_of_all_of_some_and_of_one_host() {
 #[test]
 fn two_of_a_launchers_hosts_may_be_one() {
     let started: Started<'_> = &[("a", 0, &[0, 1]), ("a", 1, &[2, 3]), ("b", 2, &[4])];
-    let found = each(&local(), started, &ALL, |exchange, rank| {
+    let found = each(one(local()), started, &ALL, |exchange, rank| {
         let wait = Wait::seconds(30);
         let first = gather(exchange, &ALL, rank, 1, &wait).unwrap();
         let near = ALL.into_iter().filter(|r| exchange.is_near(*r)).count();
@@ -167,7 +193,7 @@ fn two_of_a_launchers_hosts_may_be_one() {
 fn descriptors_stay_on_their_host_and_fabric_handles_leave_it() {
     use symmem_hal::Shareable;
 
-    let found = each(&local(), TWO, &ALL, |exchange, rank| {
+    let found = each(one(local()), TWO, &ALL, |exchange, rank| {
         let mut seen = Vec::new();
         for number in 1..=2 {
             let file = tempfile::tempfile().unwrap();
@@ -215,30 +241,44 @@ fn descriptors_stay_on_their_host_and_fabric_handles_leave_it() {
 
 #[test]
 fn a_rank_that_does_not_come_is_named_on_all_hosts() {
+    a_rank_is_missing(one(local()));
+    let foreign = Foreign::new();
+    a_rank_is_missing(|| foreign.connect());
+}
+
+fn a_rank_is_missing(store: impl Fn() -> Arc<dyn Store> + Sync) {
     // Before the hosts know each other, and after; of the host's first ranks, or not.
     for missing in [1, 2, 3] {
         let there: Vec<u32> = ALL.into_iter().filter(|rank| *rank != missing).collect();
-        let found = each(&local(), TWO, &there, |exchange, rank| {
-            gather(exchange, &ALL, rank, 1, &Wait::millis(800))
-        });
+        let found = each(
+            || apart(store(), missing),
+            TWO,
+            &there,
+            |exchange, rank| gather(exchange, &ALL, rank, 1, &Wait::millis(800)),
+        );
         for (rank, found) in there.iter().zip(found) {
             let Err(ExchangeError::Missing { missing: named, .. }) = &found else {
                 panic!("rank {rank}: {found:?}")
             };
             assert_eq!(*named, [missing], "on rank {rank}");
         }
-        let found = each(&local(), TWO, &ALL, |exchange, rank| {
-            gather(exchange, &ALL, rank, 1, &Wait::seconds(30)).unwrap();
-            if rank == missing {
-                // There, but in no round.
-                thread::sleep(Duration::from_secs(2));
-                return None;
-            }
-            let found = gather(exchange, &ALL, rank, 2, &Wait::millis(800));
-            // It comes back: the next round is one of all again.
-            thread::sleep(Duration::from_secs(1));
-            Some(found)
-        });
+        let found = each(
+            || apart(store(), 10 + missing),
+            TWO,
+            &ALL,
+            |exchange, rank| {
+                gather(exchange, &ALL, rank, 1, &Wait::seconds(30)).unwrap();
+                if rank == missing {
+                    // There, but in no round.
+                    thread::sleep(Duration::from_secs(2));
+                    return None;
+                }
+                let found = gather(exchange, &ALL, rank, 2, &Wait::millis(800));
+                // It comes back: the next round is one of all again.
+                thread::sleep(Duration::from_secs(1));
+                Some(found)
+            },
+        );
         for (rank, found) in ALL.into_iter().zip(found).filter(|(_, found)| found.is_some()) {
             let found = found.unwrap();
             assert!(
@@ -251,7 +291,13 @@ fn a_rank_that_does_not_come_is_named_on_all_hosts() {
 
 #[test]
 fn after_a_round_in_vain_all_meet_again() {
-    let found = each(&local(), TWO, &ALL, |exchange, rank| {
+    all_meet_again(one(local()));
+    let foreign = Foreign::new();
+    all_meet_again(|| foreign.connect());
+}
+
+fn all_meet_again(store: impl Fn() -> Arc<dyn Store> + Sync) {
+    let found = each(store, TWO, &ALL, |exchange, rank| {
         let wait = Wait::seconds(30);
         gather(exchange, &ALL, rank, 1, &wait).unwrap();
         // A whole host is late for one, and learns that the others have given up.
@@ -275,7 +321,7 @@ fn after_a_round_in_vain_all_meet_again() {
 #[test]
 fn one_who_gives_up_ends_the_round_for_all_hosts() {
     for giving_up in [0, 1, 3] {
-        let found = each(&local(), TWO, &ALL, |exchange, rank| {
+        let found = each(one(local()), TWO, &ALL, |exchange, rank| {
             gather(exchange, &ALL, rank, 1, &Wait::seconds(30)).unwrap();
             let token = CancelToken::new();
             if rank == giving_up {

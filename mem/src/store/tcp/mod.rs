@@ -41,7 +41,7 @@ mod wake;
 pub mod wire;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use client::TcpStore;
 pub use connect::ConnectError;

@@ -6,7 +6,7 @@ mod cuts;
 mod gather;
 mod limits;
 mod pending;
-mod proxy;
+pub(crate) mod proxy;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
