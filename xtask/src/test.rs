@@ -120,7 +120,7 @@ const MATRIX: &[(&str, &[&[&str]])] = &[
         &[&["--local", "--backend", "host"], &["--local", "--backend", "stub"]],
     ),
     ("suite, 1, 2, 4 processes", &[&["--ranks", "1,2,4", "--backend", "host"]]),
-    ("suite, 3, 8, 16 threads", &[&["--ranks", "3,8,16", "--threads", "--backend", "host"]]),
+    ("suite, 3, 8 threads", &[&["--ranks", "3,8", "--threads", "--backend", "host"]]),
     // Where so many are another case: all the rest only waits for them to take turns.
     (
         "some of it, 40 threads",
@@ -133,8 +133,9 @@ const MATRIX: &[(&str, &[&[&str]])] = &[
     (
         "suite on the stub",
         &[
-            &["--ranks", "2", "--backend", "stub"],
             &["--ranks", "3", "--threads", "--backend", "stub"],
+            // Between processes values come out as they do between threads.
+            &["--ranks", "2", "--backend", "stub", "--skip", "moe::", "--skip", "collectives::values"],
         ],
     ),
 ];
