@@ -135,7 +135,16 @@ const MATRIX: &[(&str, &[&[&str]])] = &[
         &[
             &["--ranks", "3", "--threads", "--backend", "stub"],
             // Between processes values come out as they do between threads.
-            &["--ranks", "2", "--backend", "stub", "--skip", "moe::", "--skip", "collectives::values"],
+            &[
+                "--ranks",
+                "2",
+                "--backend",
+                "stub",
+                "--skip",
+                "moe::",
+                "--skip",
+                "collectives::values",
+            ],
         ],
     ),
 ];

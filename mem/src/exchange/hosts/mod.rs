@@ -55,6 +55,9 @@ const FRAME: usize = 64 << 10;
 /// How much longer the members of a host wait for what is told than those who tell it may take.
 const BEHIND: Duration = Duration::from_secs(3);
 
+/// How long a round's outcome is asked for again, which is there unless the store is not.
+const AGAIN: Duration = Duration::from_secs(2);
+
 /// How long who tells waits for those of its host, who are there unless they were stopped or have given
 /// up: where all is well, and where it is not.
 const TELLING: Duration = Duration::from_secs(10);
@@ -363,6 +366,13 @@ impl Meeting<'_> {
                     if rank as usize == places[speaker] && speaker + 1 < places.len() =>
                 {
                     speaker += 1;
+                }
+                // Told while this process was stopped, say: the store tells it again.
+                Err(ExchangeError::Missing { .. }) => {
+                    return self.consult(key, |at| {
+                        let parts = at.gather(&slots, &says, &Wait::timeout(AGAIN))?;
+                        says::read(&parts, self.members)
+                    });
                 }
                 Err(ExchangeError::Cancelled) => {
                     // Who speaks for this host is where nobody here can reach it.
