@@ -391,12 +391,18 @@ def parse():
     arguments.add_argument("--layout", choices=LAYOUTS, default="compact")
     arguments.add_argument("--parts", type=several(PARTS), default=list(PARTS), help="of " + ", ".join(PARTS))
     arguments.add_argument(
-        "--logical-ranks", type=numbers, default="720,2880,10080", help="of a rendezvous, and the next four: of tcpstore"
+        "--logical-ranks",
+        type=numbers,
+        default="720,2880,10080",
+        help="of a rendezvous, and the next five: of tcpstore",
     )
     arguments.add_argument("--group", type=int, default=72, help="ranks that are to know each other")
     arguments.add_argument("--per-host", type=int, default=8, help="ranks of which one speaks for all")
     arguments.add_argument("--record", type=int, default=200, help="bytes that each brings")
     arguments.add_argument("--processes", type=int, default=2, help="that drive all ranks")
+    arguments.add_argument(
+        "--client", choices=("wire", "library"), default="wire", help="the library's has a thread for each rank"
+    )
     arguments.add_argument("--mpirun", default=OPEN_MPI, help="MPI's launcher and its options: " + OPEN_MPI)
     arguments.add_argument("--runs", type=int, default=5, help="rounds for each size")
     arguments.add_argument("--iterations", type=int, default=30, help="isolated calls of a round")

@@ -161,6 +161,7 @@ class Comparison:
         command += ["--logical-ranks", ranks, "--plan", plan, "--deadline", PATIENCE]
         command += ["--group", arguments.group, "--per-host", arguments.per_host]
         command += ["--record", arguments.record, "--processes", arguments.processes]
+        command += ["--client", arguments.client]
         command += ["--server", server.address, "--server-pid", server.process.pid]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
         if done.returncode:
@@ -212,7 +213,8 @@ class Comparison:
         port = server.address.split(":")[1]
         times = {"torch's client": [], "load": [], "library": []}
         for turn in range(arguments.runs):
-            command = [arguments.python, os.path.abspath(__file__), "client", port, SMALL, arguments.record, f"small{turn}"]
+            command = [arguments.python, os.path.abspath(__file__), "client", port, SMALL]
+            command += [arguments.record, f"small{turn}"]
             done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
             answer = json.loads(done.stdout) if done.returncode == 0 else {"wrong": done.stderr[-500:]}
             if answer["wrong"]:
@@ -229,18 +231,20 @@ class Comparison:
                     raise Failed(f"{name}: {done.stderr.strip()[-500:]}")
                 with open(os.path.join(self.folder, "small.json")) as file:
                     times[name].append(json.load(file)["rows"][0]["seconds"])
-        self.small = {"ranks": SMALL, "seconds": {name: statistics.median(of) for name, of in times.items()}, "runs": times}
+        medians = {name: statistics.median(of) for name, of in times.items()}
+        self.small = {"ranks": SMALL, "seconds": medians, "runs": times}
 
     def show(self):
         names = list(self.rows[0]["seconds"])
-        header = ["ranks", "requests", "most", *(f"{name} s" for name in names), *(f"{name} x" for name in names[1:])]
+        header = ["ranks", "requests", "most", *(f"{name} s" for name in names)]
+        header += [f"{name} x" for name in names[1:]]
         lines = [header]
         for row in self.rows:
             line = [str(row["logical_ranks"]), f"{row['requests_per_rank']:.2f}", str(row["most_requests"])]
             line += [f"{row['seconds'][name]:.4f}" for name in names]
             lines.append(line + [f"{row['ratios'][name]:.1f}" for name in names[1:]])
         widths = [max(map(len, column)) for column in zip(*lines)]
-        print("\nrendezvous: seconds, medians of the rounds; x: how many times as long as symmem's, median of the rounds")
+        print("\nrendezvous: seconds, medians; x: how many times as long as symmem's, median of the rounds")
         for line in lines:
             print("  ".join(cell.rjust(width) for cell, width in zip(line, widths)))
         if self.small:
@@ -262,6 +266,7 @@ class Comparison:
             "per_host": arguments.per_host,
             "record": arguments.record,
             "processes": arguments.processes,
+            "client": arguments.client,
             "versions": self.versions,
             "absent": self.absent,
             "load": self.small,

@@ -102,7 +102,9 @@ pub enum Reply {
         /// Connections that are there.
         open: u64,
     },
-    Connected,
+    Connected {
+        connections: u64,
+    },
     Met(Met),
     Left,
     /// Nothing follows.
@@ -137,7 +139,7 @@ impl Wave {
     }
 }
 
-/// Requests and bytes, handshakes left out.
+/// Requests and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     pub requests: u64,
@@ -145,6 +147,14 @@ pub struct Counts {
     pub sent: u64,
     /// By clients.
     pub received: u64,
+}
+
+impl Counts {
+    /// Of handshakes: VALIDATE with its number and PING with its nonce, which comes back. Those are no
+    /// requests.
+    pub fn handshakes(connections: u64) -> Self {
+        Counts { requests: 0, sent: 10 * connections, received: 4 * connections }
+    }
 }
 
 impl std::ops::Add for Counts {
@@ -168,6 +178,7 @@ pub struct Met {
     pub complete: u32,
     /// Those that know who is missing.
     pub told: Vec<Told>,
+    /// Handshakes left out.
     pub counts: Counts,
     /// Requests of the rank with the most.
     pub most_requests: u64,

@@ -231,11 +231,13 @@ impl Logical {
     /// Has the ranks of some groups meet, and adds what it took to a run.
     fn meet(&self, running: &mut Running, wave: &Wave, run: &mut Run) -> Result<(), LogicalError> {
         let connecting = Instant::now();
-        let connected = |reply: &Reply| matches!(reply, Reply::Connected).then_some(());
+        let connected = |reply: &Reply| match reply {
+            Reply::Connected { connections } => Some(*connections),
+            _ => None,
+        };
         let order = |process| Order::Connect(Wave { process, ..wave.clone() });
-        running.each(order, PATIENCE, connected)?;
+        let connections: u64 = running.each(order, PATIENCE, connected)?.iter().sum();
         run.connect_seconds += connecting.elapsed().as_secs_f64();
-        let counted = running.count()?;
         let cpu = running.server_pid.and_then(cpu_seconds);
         let at_ns = now_ns() + NOTICE.as_nanos() as u64;
         let met = |reply: &Reply| match reply {
@@ -246,9 +248,8 @@ impl Logical {
         let used =
             running.server_pid.and_then(cpu_seconds).zip(cpu).map(|(after, before)| after - before);
         let clients = all.iter().map(|met| met.counts).fold(Counts::default(), |a, b| a + b);
-        if let Some((before, _)) = counted {
-            running.agree(before, clients)?;
-        }
+        running.clients = running.clients + Counts::handshakes(connections) + clients;
+        running.agree()?;
         let last = all.iter().map(|met| met.finished_ns).max().unwrap_or(at_ns);
         run.seconds += seconds(at_ns, last);
         run.requests += clients.requests;

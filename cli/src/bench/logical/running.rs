@@ -18,6 +18,8 @@ pub struct Running {
     pub address: SocketAddr,
     pub server_pid: Option<u32>,
     processes: Vec<Process>,
+    /// What its clients have counted up to now, handshakes among it.
+    pub clients: Counts,
 }
 
 impl Running {
@@ -39,28 +41,24 @@ impl Running {
         let processes = (0..logical.processes)
             .map(|n| Process::start(format!("process {n} of ranks")))
             .collect::<Result<_, _>>()?;
-        Ok(Running { server, address, server_pid, processes })
+        Ok(Running { server, address, server_pid, processes, clients: Counts::default() })
     }
 
-    /// Whether the own server has counted, since it had counted `before`, what its clients have. It counts
-    /// bytes once they have left: of the last answers a moment after those have come.
-    pub fn agree(&mut self, before: Counts, clients: Counts) -> Result<(), LogicalError> {
+    /// Whether the own server has counted what its clients have. It counts bytes once they have left: of
+    /// the last answers a moment after those have come.
+    pub fn agree(&mut self) -> Result<(), LogicalError> {
         let until = Instant::now() + GRACE;
-        loop {
-            let Some((after, _)) = self.count()? else { return Ok(()) };
-            let server = Counts {
-                requests: after.requests - before.requests,
-                sent: after.sent - before.sent,
-                received: after.received - before.received,
-            };
+        while let Some((server, _)) = self.count()? {
+            let clients = self.clients;
             if server == clients {
-                return Ok(());
+                break;
             }
             if Instant::now() > until {
                 return Err(LogicalError::Counts { clients, server });
             }
             std::thread::yield_now();
         }
+        Ok(())
     }
 
     /// Disconnects the ranks, so that there is room for others.
@@ -96,7 +94,7 @@ impl Running {
     }
 
     /// What the own server has counted, and how many are connected to it.
-    pub fn count(&mut self) -> Result<Option<(Counts, u64)>, LogicalError> {
+    fn count(&mut self) -> Result<Option<(Counts, u64)>, LogicalError> {
         let Some(server) = &mut self.server else { return Ok(None) };
         server.tell(&Order::Count)?;
         match server.hear(PATIENCE)? {

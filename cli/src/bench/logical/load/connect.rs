@@ -16,17 +16,21 @@ const AT_A_TIME: usize = 64;
 /// How long a step of one may take. A server that looks up its clients' names needs long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How many leave from one address of the loopback: half of the ports that the system gives out by
-/// default.
-const FROM_ONE: usize = 14_000;
+/// How many leave from one address of the loopback. The system looks for a port among half of those that
+/// it gives out, 14116 by default, before it turns to the others, and takes long where few are left.
+const FROM_ONE: usize = 12_000;
 
-/// Connects these ranks, and shakes hands as the library's client does. Sockets are non-blocking after.
-/// The bool says whether the server is one of this library.
-pub fn connect(ranks: &[u32], server: SocketAddr) -> Result<(Vec<TcpStream>, bool), LoadError> {
+/// Connects these ranks, all that this process drives, and shakes hands as the library's client does.
+/// Sockets are non-blocking after. The bool says whether the server is one of this library.
+pub fn connect(
+    ranks: &[u32],
+    server: SocketAddr,
+    process: u32,
+) -> Result<(Vec<TcpStream>, bool), LoadError> {
     let mut streams = Vec::with_capacity(ranks.len());
     let mut ours = false;
     for (batch, some) in ranks.chunks(AT_A_TIME).enumerate() {
-        let from = source(server.ip(), batch * AT_A_TIME);
+        let from = source(server.ip(), process, batch * AT_A_TIME);
         let first = streams.len();
         for &rank in some {
             let failed = |cause| LoadError::Connect { rank, server, cause };
@@ -49,11 +53,12 @@ pub fn connect(ranks: &[u32], server: SocketAddr) -> Result<(Vec<TcpStream>, boo
 }
 
 /// The address that the `index`-th connection of a process leaves from; `None` for the system's choice.
-fn source(server: IpAddr, index: usize) -> Option<Ipv4Addr> {
-    let block = u8::try_from(index / FROM_ONE).unwrap_or(u8::MAX);
+fn source(server: IpAddr, process: u32, index: usize) -> Option<Ipv4Addr> {
+    let byte = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
+    let (process, block) = (byte(process as usize), byte(index / FROM_ONE));
     match server {
-        IpAddr::V4(address) if address.is_loopback() && block > 0 => {
-            Some(Ipv4Addr::new(127, 0, 1, block))
+        IpAddr::V4(address) if address.is_loopback() && (process, block) != (0, 0) => {
+            Some(Ipv4Addr::new(127, 1, process, block))
         }
         _ => None,
     }
@@ -97,12 +102,14 @@ mod tests {
     #[test]
     fn many_leave_from_several_addresses() {
         let v4 = |last| IpAddr::from(Ipv4Addr::new(127, 0, 0, last));
-        assert_eq!(source(v4(1), FROM_ONE - 1), None);
-        assert_eq!(source(v4(1), FROM_ONE), Some(Ipv4Addr::new(127, 0, 1, 1)));
-        assert_eq!(source(v4(1), 3 * FROM_ONE), Some(Ipv4Addr::new(127, 0, 1, 3)));
-        assert_eq!(source(IpAddr::from([10, 0, 0, 1]), FROM_ONE), None);
+        let from = |process, index| source(v4(1), process, index);
+        assert_eq!(from(0, FROM_ONE - 1), None);
+        assert_eq!(from(0, FROM_ONE), Some(Ipv4Addr::new(127, 1, 0, 1)));
+        assert_eq!(from(1, 0), Some(Ipv4Addr::new(127, 1, 1, 0)));
+        assert_eq!(from(255, 3 * FROM_ONE), Some(Ipv4Addr::new(127, 1, 255, 3)));
+        assert_eq!(source(IpAddr::from([10, 0, 0, 1]), 1, FROM_ONE), None);
         let server = StoreServer::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-        let from = source(v4(1), FROM_ONE);
+        let from = from(1, FROM_ONE);
         let stream = open(server.local_addr(), from).unwrap();
         assert_eq!(stream.local_addr().unwrap().ip(), from.unwrap());
     }
@@ -110,7 +117,7 @@ mod tests {
     #[test]
     fn a_server_is_told_from_what_is_none() {
         let server = StoreServer::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-        let (streams, ours) = connect(&[0, 1, 2], server.local_addr()).unwrap();
+        let (streams, ours) = connect(&[0, 1, 2], server.local_addr(), 0).unwrap();
         assert!(streams.len() == 3 && ours);
         for (answer, expected) in [(HELLO, Some(false)), (7, None)] {
             let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -120,7 +127,7 @@ mod tests {
                 stream.read_exact(&mut [0; 10]).unwrap();
                 stream.write_all(&answer.to_le_bytes()).unwrap();
             });
-            assert_eq!(connect(&[0], address).ok().map(|(_, ours)| ours), expected);
+            assert_eq!(connect(&[0], address, 0).ok().map(|(_, ours)| ours), expected);
             serve.join().unwrap();
         }
     }

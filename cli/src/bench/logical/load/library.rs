@@ -104,6 +104,11 @@ impl Load {
         Ok(load)
     }
 
+    /// How many ranks are connected.
+    pub fn len(&self) -> usize {
+        self.ranks.len()
+    }
+
     /// Lets all meet, from that moment on.
     pub fn meet(&mut self, at_ns: u64) -> Result<Met, LoadError> {
         let before = cpu_seconds();

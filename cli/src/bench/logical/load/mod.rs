@@ -77,6 +77,13 @@ impl Ranks {
         })
     }
 
+    fn len(&self) -> usize {
+        match self {
+            Ranks::Wire(load) => load.len(),
+            Ranks::Library(load) => load.len(),
+        }
+    }
+
     fn meet(&mut self, at_ns: u64) -> Result<Met, LoadError> {
         match self {
             Ranks::Wire(load) => load.meet(at_ns),
@@ -126,8 +133,7 @@ fn obey(
             Reply::Counted { counts, open }
         }
         Order::Connect(wave) => {
-            *ranks = Some(Ranks::connect(wave)?);
-            Reply::Connected
+            Reply::Connected { connections: ranks.insert(Ranks::connect(wave)?).len() as u64 }
         }
         Order::Go { at_ns } => {
             let ranks = ranks.as_mut().ok_or(LoadError::Order { what: "let meet" })?;
@@ -142,7 +148,7 @@ fn obey(
 
 /// Whether a server is one of this library.
 pub fn is_ours(server: SocketAddr) -> Result<bool, LoadError> {
-    connect::connect(&[0], server).map(|(_, ours)| ours)
+    connect::connect(&[0], server, 0).map(|(_, ours)| ours)
 }
 
 /// Sleeps until that moment.

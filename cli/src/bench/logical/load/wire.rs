@@ -84,7 +84,7 @@ impl Load {
             return Err(LoadError::Descriptors { connections, needed, limit });
         }
         let all: Vec<u32> = numbers.iter().map(|(rank, _)| *rank).collect();
-        let (streams, ours) = connect(&all, wave.server)?;
+        let (streams, ours) = connect(&all, wave.server, wave.process)?;
         if wave.plan == Plan::Gather && !ours && connections > 0 {
             let found = "its server has no GATHER: --plan keys is for others".to_owned();
             return Err(LoadError::Handshake { rank: all[0], server: wave.server, found });
@@ -127,6 +127,11 @@ impl Load {
             Request::MultiGet { keys }.encode(&mut requests.fetch[round as usize]);
         }
         requests
+    }
+
+    /// How many ranks are connected.
+    pub fn len(&self) -> usize {
+        self.ranks.len()
     }
 
     /// Lets all meet, from that moment on.
@@ -256,11 +261,13 @@ impl Load {
             let keys: Vec<String> = covered.iter().map(key).collect();
             let values = self.station.entries(round, &host);
             let entries = keys.iter().map(String::as_bytes).zip(values.iter().map(Vec::as_slice));
-            let request = match &*covered {
-                [_] => Request::Set { key: keys[0].as_bytes(), value: &values[0] },
-                _ => Request::MultiSet { entries: entries.collect() },
-            };
-            self.ask(index, &request);
+            if let ([key], [value]) = (&*keys, &*values) {
+                // Where one key says all, who is there first stays.
+                let (key, expected, desired) = (key.as_bytes(), &b""[..], &**value);
+                self.ask(index, &Request::CompareSet { key, expected, desired });
+                return self.send(index, Step::Claim { round });
+            }
+            self.ask(index, &Request::MultiSet { entries: entries.collect() });
             return self.await_all(index, round);
         }
         let covered: Vec<u8> = covered.iter().flat_map(|slot| slot.to_le_bytes()).collect();
@@ -362,6 +369,13 @@ impl Load {
         let group = self.group(index);
         match self.ranks[index].step.clone() {
             Step::Token => self.has_token(index, answer),
+            Step::Claim { round } => {
+                let host = &self.hosts[self.ranks[index].host].host;
+                let own = self.station.entries(round, host);
+                let well = strings(answer).eq(own.iter().map(Vec::as_slice));
+                self.see(index, well, "its own claim")?;
+                self.await_all(index, round)
+            }
             Step::Wait { round } => self.fetch_all(index, round),
             Step::Fetch { round } => {
                 let values = strings(answer);

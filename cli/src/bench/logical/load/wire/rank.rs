@@ -20,6 +20,8 @@ pub enum Step {
     Token,
     /// The tokens of its host's other ranks, whose leader it is.
     Held,
+    /// That a key is its own.
+    Claim { round: Round },
     /// That a group's keys are all there.
     Wait { round: Round },
     /// Their values.
@@ -57,6 +59,7 @@ impl fmt::Display for Step {
             Step::Idle => write!(f, "has yet to begin"),
             Step::Token => write!(f, "awaits the run's token"),
             Step::Held => write!(f, "awaits the ranks of its host"),
+            Step::Claim { round: r } => write!(f, "claims its key of {}", round(r)),
             Step::Wait { round: r } => write!(f, "awaits its group's {}", round(r)),
             Step::Fetch { round: r } => write!(f, "fetches its group's {}", round(r)),
             Step::PeerWait { slot } => write!(f, "awaits the record of its group's slot {slot}"),
