@@ -29,6 +29,10 @@ const GREETING: Duration = Duration::from_secs(5);
 /// Connections at once that have not proven themselves; one more takes the place of the oldest.
 const MAX_STRANGERS: usize = 256;
 
+/// Connections that wait to be accepted, and that are accepted before those in the doorway have their turn.
+const BACKLOG: i32 = 4096;
+const TURN: usize = 64;
+
 /// How often a wait looks whether somebody has come, and the door whether a stranger's time is over.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -57,6 +61,8 @@ impl Door {
     ) -> Result<Self, ExchangeError> {
         let failed = |call: &'static str| move |error| of_io(call, &error);
         let listener = TcpListener::bind((address, 0)).map_err(failed("bind"))?;
+        // More than the library's: the ranks of all hosts may come at once.
+        rustix::net::listen(&listener, BACKLOG).map_err(|e| ExchangeError::errno("listen", e))?;
         listener.set_nonblocking(true).map_err(failed("fcntl"))?;
         let address = listener.local_addr().map_err(failed("getsockname"))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -84,62 +90,92 @@ impl Door {
         self.address
     }
 
-    /// Makes a link to the process of another rank by its door.
+    /// Makes a link to the process of another rank by its door: again and again, since many come there at once.
     pub(crate) fn knock(&self, rank: u32, door: SocketAddr, wait: &Wait) -> Result<(), String> {
         let deadline = wait.deadline();
+        loop {
+            let found = self.knock_once(rank, door, deadline, wait);
+            let Err((reason, is_final)) = found else { return Ok(()) };
+            if is_final || wait.is_cancelled() || Instant::now() + TICK >= deadline {
+                return Err(reason);
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+
+    /// Why not, and whether that will stay so.
+    fn knock_once(
+        &self,
+        rank: u32,
+        door: SocketAddr,
+        deadline: Instant,
+        wait: &Wait,
+    ) -> Result<(), (String, bool)> {
+        let passing = |reason: String| (reason, false);
+        let stream = self.greet(door, deadline, wait)?;
+        self.links.add_far(rank, stream).map_err(|e| passing(e.to_string()))
+    }
+
+    /// A connection whose two ends have proven themselves.
+    fn greet(
+        &self,
+        door: SocketAddr,
+        deadline: Instant,
+        wait: &Wait,
+    ) -> Result<TcpStream, (String, bool)> {
         let left = || {
             let left = deadline.saturating_duration_since(Instant::now()).min(GREETING);
             if left.is_zero() || wait.is_cancelled() {
-                return Err("there was no time left".to_owned());
+                return Err(("there was no time left".to_owned(), true));
             }
             Ok(left)
         };
-        let text = |error: std::io::Error| error.to_string();
+        let text = |error: std::io::Error| (error.to_string(), false);
+        let last = |reason: String| (reason, true);
         let stream = TcpStream::connect_timeout(&door, left()?).map_err(text)?;
         stream.set_nodelay(true).map_err(text)?;
         let receive = || {
             stream.set_read_timeout(Some(left()?)).map_err(text)?;
-            read_frame(&stream)
+            read_frame(&stream).map_err(|reason| (reason, false))
         };
         let send = |frame: &Frame| {
             stream.set_write_timeout(Some(left()?)).map_err(text)?;
-            (&stream).write_all(&bytes_of(frame)?).map_err(text)
+            (&stream).write_all(&bytes_of(frame).map_err(last)?).map_err(text)
         };
         let Frame::Challenge { version, nonce: theirs } = receive()? else {
-            return Err(out_of_turn());
+            return Err(last(out_of_turn()));
         };
         if version != WIRE_VERSION {
-            return Err(format!("it speaks wire version {version}, this rank {WIRE_VERSION}"));
+            let reason = format!("it speaks wire version {version}, this rank {WIRE_VERSION}");
+            return Err(last(reason));
         }
-        let nonce = random::<16>().map_err(|e| e.to_string())?;
+        let nonce = random::<16>().map_err(|e| last(e.to_string()))?;
         let proof = self.token.prove(Side::Member, &theirs, &nonce);
         send(&Frame::Hello { nonce, proof })?;
         match receive()? {
             Frame::Welcome { proof }
                 if self.token.verify(Side::Leader, &theirs, &nonce, &proof) => {}
-            Frame::Failed(error) => return Err(error.to_string()),
-            _ => return Err("it does not know this run's token".to_owned()),
+            Frame::Failed(error) => return Err(last(error.to_string())),
+            _ => return Err(last("it does not know this run's token".to_owned())),
         }
         send(&Frame::Link { index: self.rank })?;
-        let Frame::Done = receive()? else { return Err(out_of_turn()) };
-        self.links.add_far(rank, stream).map_err(|e| e.to_string())
+        let Frame::Done = receive()? else { return Err(last(out_of_turn())) };
+        Ok(stream)
     }
 
     /// Waits until the process of another rank has come to this door, if only to end.
-    pub(crate) fn await_peer(&self, rank: u32, wait: &Wait) -> Result<(), String> {
+    /// `false` if the wait ends first.
+    pub(crate) fn await_peer(&self, rank: u32, wait: &Wait) -> bool {
         let deadline = wait.deadline();
         let has_come =
             || self.links.peers().contains(&rank) || self.links.lost_order(rank).is_some();
         while !has_come() {
             if wait.is_cancelled() || Instant::now() >= deadline {
-                return Err(format!(
-                    "it did not come to this rank's door within {:?}",
-                    wait.duration()
-                ));
+                return false;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(())
+        true
     }
 }
 
@@ -242,29 +278,31 @@ impl Porter {
                 self.turn(id);
             }
             if ready[0] {
-                self.accept();
+                // Until nobody is left at the door.
+                let _ = (0..TURN).try_for_each(|_| self.accept().then_some(()));
             }
             self.guests.retain(|_, guest| guest.since.elapsed() < GREETING);
         }
     }
 
-    fn accept(&mut self) {
+    /// `false` if nobody is at the door.
+    fn accept(&mut self) -> bool {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let stream = match rustix::net::accept_with(&self.listener, flags) {
             Ok(stream) => TcpStream::from(stream),
-            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
+            Err(Errno::INTR | Errno::CONNABORTED) => return true,
+            Err(Errno::AGAIN) => return false,
             Err(error) => {
                 // The connection stays at the door: a moment later it may come in.
                 tracing::warn!(%error, "a connection of another host was not accepted");
-                self.guests.pop_first();
+                self.drop_stranger();
                 std::thread::sleep(TICK);
-                return;
+                return false;
             }
         };
-        let Ok(nonce) = random::<16>() else { return };
+        let Ok(nonce) = random::<16>() else { return false };
         if self.guests.len() >= MAX_STRANGERS {
-            self.guests.pop_first();
-            tracing::warn!(limit = MAX_STRANGERS, "a connection without a proof makes room");
+            self.drop_stranger();
         }
         let guest =
             Guest { stream, nonce, proven: false, since: Instant::now(), input: Vec::new() };
@@ -272,6 +310,16 @@ impl Porter {
         if guest.stream.set_nodelay(true).is_ok() && guest.send(&challenge) {
             self.guests.insert(self.next, guest);
             self.next += 1;
+        }
+        true
+    }
+
+    /// Closes the connection that has been there for the longest without a proof.
+    fn drop_stranger(&mut self) {
+        let stranger = self.guests.iter().find(|(_, guest)| !guest.proven).map(|(id, _)| *id);
+        if let Some(id) = stranger {
+            self.guests.remove(&id);
+            tracing::warn!(limit = MAX_STRANGERS, "a connection without a proof makes room");
         }
     }
 
@@ -363,7 +411,7 @@ mod tests {
         let token = Token::fresh().unwrap();
         let ((low, links), (high, others)) = (door(3, &token), door(8, &token));
         high.knock(3, low.address(), &Wait::seconds(10)).unwrap();
-        low.await_peer(8, &Wait::seconds(10)).unwrap();
+        assert!(low.await_peer(8, &Wait::seconds(10)));
         assert_eq!((links.peers(), others.peers()), (vec![8], vec![3]));
         // Links outlive the doors, and end with a side's process, which here are its links.
         drop((low, high, others));
@@ -381,7 +429,7 @@ mod tests {
             (door(0, &Token::fresh().unwrap()), door(1, &Token::fresh().unwrap()));
         let refused = high.knock(0, low.address(), &Wait::seconds(10)).unwrap_err();
         assert!(refused.contains("token is another run's"), "{refused}");
-        assert!(low.await_peer(1, &Wait::millis(50)).unwrap_err().contains("50ms"));
+        assert!(!low.await_peer(1, &Wait::millis(50)));
         assert!(links.peers().is_empty() && others.peers().is_empty());
     }
 
@@ -398,6 +446,6 @@ mod tests {
             stranger.write_all(bytes).unwrap();
         }
         high.knock(0, low.address(), &Wait::seconds(10)).unwrap();
-        low.await_peer(1, &Wait::seconds(10)).unwrap();
+        assert!(low.await_peer(1, &Wait::seconds(10)));
     }
 }

@@ -12,11 +12,18 @@ use super::super::ExchangeError;
 use super::says::Says;
 use crate::store::{Contribution, GatherFault, Missing, Part, Store, StoreError};
 
-/// How long a wait at the store lasts before its caller looks at who has ended.
+/// How long a wait at the store lasts before its caller looks at who has ended; each next one twice as
+/// long, so that a long wait is few requests.
 const SLICE: Duration = Duration::from_secs(1);
 
-/// A bound for what only tells others of a failure, or hears of theirs.
+/// A bound for what only hears of a failure that others have told.
 const BRIEF: Duration = Duration::from_secs(1);
+
+/// A bound for what only tells others of one.
+const TOLD: Wait = Wait::millis(100);
+
+/// How many hosts are told one by one, where that has to be.
+const ONE_BY_ONE: usize = 10;
 
 /// A round, as the store sees it.
 pub(super) struct Consultation<'a> {
@@ -40,9 +47,13 @@ impl Consultation<'_> {
     ) -> Result<Vec<Part>, ExchangeError> {
         let value = says.encode();
         let deadline = wait.deadline();
+        // Before hosts know each other, nobody hears of another's end.
+        let mut most = if self.hosts.is_some() { SLICE } else { Duration::MAX };
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let mut slice = Wait::timeout(left.min(SLICE));
+            let is_last = left <= most;
+            let mut slice = Wait::timeout(left.min(most));
+            most = most.saturating_mul(2);
             if let Some(token) = wait.cancel() {
                 slice = slice.with_cancel(token.clone());
             }
@@ -50,7 +61,7 @@ impl Consultation<'_> {
                 Ok(parts) => return Ok(parts),
                 // The store was too busy to say who is missing: it is asked again.
                 Err(StoreError::TimedOut { missing, .. })
-                    if left > SLICE && !matches!(missing, Missing::Slots { .. }) => {}
+                    if !is_last && !matches!(missing, Missing::Slots { .. }) => {}
                 Err(StoreError::TimedOut {
                     missing: Missing::Slots { slots: named, .. }, ..
                 }) => {
@@ -58,7 +69,7 @@ impl Consultation<'_> {
                     let ended = missing.iter().filter_map(|i| Some(((self.lost)(*i)?, *i))).min();
                     let error = match ended {
                         Some((_, rank)) => ExchangeError::Lost { rank },
-                        None if left > SLICE => continue,
+                        None if !is_last => continue,
                         None => ExchangeError::Missing {
                             missing: missing.clone(),
                             allowed: wait.duration(),
@@ -77,13 +88,21 @@ impl Consultation<'_> {
         }
     }
 
-    /// Says that a round cannot succeed, for members of one host.
-    pub fn fail(&self, slots: &[u32], error: &ExchangeError) {
+    /// Says that a round cannot succeed, for some members. Whether it was not over before.
+    pub fn fail(&self, slots: &[u32], error: &ExchangeError) -> bool {
         let value = Says::Failed(error.clone()).encode();
-        // Hardly waits for the others: what is brought stays there.
-        if let Err(error) = self.bring(slots, &value, &Wait::millis(100)) {
-            tracing::debug!(%error, "another host's failure was told before, or is told later");
+        let mine = Contribution::new(slots, self.total, &value);
+        // Hardly waits for the others: what is brought stays there. Where hosts are known and this is for one
+        // of them, as that would do it.
+        let is_host = self.hosts.is_some_and(|hosts| hosts.iter().any(|host| host == slots));
+        let told = match is_host {
+            true => self.bring(slots, &value, &TOLD),
+            false => self.store.gather(self.key, &mine, &TOLD),
+        };
+        if let Err(error) = &told {
+            tracing::debug!(%error, "a failure was told before, or is told later");
         }
+        !matches!(told, Err(StoreError::Gather { fault: GatherFault::Ended { .. }, .. }))
     }
 
     fn bring(&self, slots: &[u32], value: &[u8], wait: &Wait) -> Result<Vec<Part>, StoreError> {
@@ -125,23 +144,32 @@ impl Consultation<'_> {
         self.cover(&others, error);
     }
 
-    /// Takes the place of those who have not come.
+    /// Takes the place of those who have not come: of all of them at once, so that it ends the gather; and
+    /// where somebody has come meanwhile, of the others.
     fn cover(&self, missing: &[u32], error: &ExchangeError) {
-        // Where hosts are known, each of them is covered as a whole: that is what its own would do.
-        match self.hosts {
-            Some(hosts) => hosts
-                .iter()
-                .filter(|host| host.iter().any(|slot| missing.contains(slot)))
-                .for_each(|host| self.fail(host, error)),
-            None => self.fail(missing, error),
+        if missing.is_empty() {
+            return;
+        }
+        self.fail(missing, error);
+        if let Some(hosts) = self.hosts {
+            let are_among = |host: &&Vec<u32>| host.iter().all(|slot| missing.contains(slot));
+            let missed: Vec<&Vec<u32>> = hosts.iter().filter(are_among).collect();
+            if (2..=ONE_BY_ONE).contains(&missed.len()) {
+                missed.into_iter().for_each(|host| {
+                    self.fail(host, error);
+                });
+            }
         }
     }
 }
 
 fn told(error: StoreError) -> ExchangeError {
     match error {
-        StoreError::Gather { fault: GatherFault::Overlap { slot }, .. } => {
+        StoreError::Gather { fault: GatherFault::Ended { slot }, .. } => {
             ExchangeError::Late { rank: slot }
+        }
+        StoreError::Gather { fault: GatherFault::Overlap { slot }, .. } => {
+            ExchangeError::Duplicate { rank: slot }
         }
         error => ExchangeError::Store(error.to_string()),
     }
@@ -213,7 +241,8 @@ mod tests {
     fn the_end_of_a_member_is_seen_while_it_is_awaited() {
         let store = LocalStore::new();
         let lost = |index: u32| (index == 3).then_some(0);
-        let watching = Consultation { lost: &lost, ..at(&store) };
+        let hosts = [vec![0, 1, 2], vec![3]];
+        let watching = Consultation { lost: &lost, hosts: Some(&hosts), ..at(&store) };
         let started = Instant::now();
         let found = watching.gather(&[0, 1, 2], &Says::Incomplete, &Wait::seconds(60)).unwrap();
         assert_eq!(found[1].value, Says::Failed(ExchangeError::Lost { rank: 3 }).encode());

@@ -11,7 +11,11 @@
 //!
 //! A member that dies or gives up where its host meets is told to the other hosts at the store, and
 //! names itself to them; a host that is cut off is named when the bound of the first to wait is over.
-//! Where the one who speaks for a host dies, the next one says the same in its place.
+//! Where the one who speaks for a host is seen to die, the next one says the same in its place.
+//!
+//! Rounds are numbered at the store. Who comes to one that is over, since the others have given it up, goes to
+//! the next one, as on one host: so all meet again, however many rounds a host has missed, and a group that is
+//! made again meets behind the rounds of the first.
 
 mod consult;
 mod map;
@@ -170,14 +174,14 @@ impl HostsExchange {
         };
         let brought = meeting.bring(mine, handles);
         count = brought.as_ref().map_or(count, |b| b.count.max(count));
-        self.counts.lock().insert(of_group, count + 1);
-        let store_key = format!("meet/{:016x}.{}/{count}", key.group, key.generation);
-        let (words, mut near) = match brought {
+        let outcome = match brought {
             Ok(Brought { words, places, near, .. }) => {
-                (meeting.hear(&store_key, words, &places)?, near)
+                meeting.hear(&mut count, words, &places).map(|words| (words, near))
             }
-            Err(error) => return Err(meeting.give_up(&store_key, me as u32, error)),
+            Err(error) => Err(meeting.give_up(&mut count, me as u32, error)),
         };
+        self.counts.lock().insert(of_group, count + 1);
+        let (words, mut near) = outcome?;
         let places = words
             .iter()
             .map(|word| (word.rank, Whereabouts { host: word.host.clone(), door: word.door }));
@@ -233,19 +237,21 @@ impl HostsExchange {
             !linked.contains(&word.rank) && self.links.lost_order(word.rank).is_none()
         };
         let apart = words.iter().filter(|word| word.host != self.host).filter(is_open);
-        let (to, from): (Vec<&Word>, Vec<&Word>) = apart.partition(|word| word.rank < self.rank);
+        let (mut to, from): (Vec<&Word>, Vec<&Word>) =
+            apart.partition(|word| word.rank < self.rank);
+        // Not all at one door at once.
+        let first = self.rank as usize % to.len().max(1);
+        to.rotate_left(first);
         for word in to {
             self.door.knock(word.rank, word.door, wait).map_err(|reason| {
                 ExchangeError::Unreachable { rank: word.index, address: word.door, reason }
             })?;
         }
         for word in from {
-            let came = self.door.await_peer(word.rank, wait);
-            came.map_err(|reason| ExchangeError::Unreachable {
-                rank: word.index,
-                address: self.door.address(),
-                reason,
-            })?;
+            if !self.door.await_peer(word.rank, wait) {
+                let (missing, allowed) = (vec![word.index], wait.duration());
+                return Err(ExchangeError::Missing { missing, allowed, hosts: Vec::new() });
+            }
         }
         Ok(())
     }
@@ -346,18 +352,15 @@ impl Meeting<'_> {
     }
 
     /// What all hosts said: from the store, on the member that speaks for this one, or from that member.
-    fn hear(&self, key: &str, words: Vec<Word>, places: &[usize]) -> Outcome {
+    fn hear(&self, count: &mut u64, words: Vec<Word>, places: &[usize]) -> Outcome {
         let slots: Vec<u32> = words.iter().map(|word| word.index).collect();
         let says = Says::All(words);
         let mut speaker = 0;
         loop {
             // The first of the group, however members are numbered here.
             if places[speaker] == self.here.me {
-                let outcome = self.consult(key, |at| {
-                    let parts = at.gather(&slots, &says, self.wait)?;
-                    says::read(&parts, self.members)
-                });
-                self.tell(&outcome)?;
+                let outcome = self.speak(count, &slots, &says, self.wait);
+                self.tell(&(*count, outcome.clone()))?;
                 return outcome;
             }
             match self.listen(places[speaker]) {
@@ -369,33 +372,58 @@ impl Meeting<'_> {
                 }
                 // Told while this process was stopped, say: the store tells it again.
                 Err(ExchangeError::Missing { .. }) => {
-                    return self.consult(key, |at| {
-                        let parts = at.gather(&slots, &says, &Wait::timeout(AGAIN))?;
-                        says::read(&parts, self.members)
-                    });
+                    return self.speak(count, &slots, &says, &Wait::timeout(AGAIN));
                 }
                 Err(ExchangeError::Cancelled) => {
                     // Who speaks for this host is where nobody here can reach it.
-                    self.consult(key, |at| at.call_off(&slots, &ExchangeError::Cancelled));
+                    self.consult(*count, |at| at.call_off(&slots, &ExchangeError::Cancelled));
                     return Err(ExchangeError::Cancelled);
                 }
                 Err(error) => {
                     let mut indices = vec![u32::MAX; places.len()];
                     places.iter().zip(&slots).for_each(|(place, slot)| indices[*place] = *slot);
-                    return Err(of_members(error, &indices));
+                    return Err(self.of_members(error, &indices));
                 }
-                Ok(outcome) => return outcome,
+                Ok((at, outcome)) => {
+                    *count = at;
+                    return outcome;
+                }
             }
         }
     }
 
-    fn consult<T>(&self, key: &str, act: impl FnOnce(&Consultation<'_>) -> T) -> T {
+    /// Says what this host's members do, and reads what all say. A round that was over before is one that the
+    /// others have given up, or one of an earlier group of this name: the next one is this host's.
+    fn speak(&self, count: &mut u64, slots: &[u32], says: &Says, wait: &Wait) -> Outcome {
+        let deadline = wait.deadline();
+        let mut bound = Wait::timeout(deadline.saturating_duration_since(Instant::now()));
+        if let Some(token) = wait.cancel() {
+            bound = bound.with_cancel(token.clone());
+        }
+        let bound = bound.begun();
+        loop {
+            let heard = self.consult(*count, |at| at.gather(slots, says, &bound));
+            match heard {
+                Err(ExchangeError::Late { .. }) if Instant::now() < deadline => *count += 1,
+                heard => {
+                    let allowed = self.wait.duration();
+                    return heard
+                        .and_then(|parts| says::read(&parts, self.members))
+                        .map_err(|error| error.with_allowed(allowed));
+                }
+            }
+        }
+    }
+
+    /// At the round of this number, at the store.
+    fn consult<T>(&self, count: u64, act: impl FnOnce(&Consultation<'_>) -> T) -> T {
         let exchange = self.exchange;
+        let key = format!("meet/{:016x}.{}/{count}", self.key.group, self.key.generation);
         let hosts = self.here.indices.as_ref().and_then(|_| exchange.map.hosts(self.members));
         let lost = |index: u32| exchange.links.lost_order(*self.members.get(index as usize)?);
         act(&Consultation {
             store: &*exchange.store,
-            key,
+            key: &key,
             total: self.members.len() as u32,
             hosts: hosts.as_deref(),
             lost: &lost,
@@ -403,15 +431,16 @@ impl Meeting<'_> {
     }
 
     /// Tells the others of this host what was heard: of their own words they know.
-    fn tell(&self, outcome: &Outcome) -> Result<(), ExchangeError> {
+    fn tell(&self, heard: &(u64, Outcome)) -> Result<(), ExchangeError> {
         let bytes =
-            postcard::to_stdvec(outcome).map_err(|error| ExchangeError::system("encode", error))?;
+            postcard::to_stdvec(heard).map_err(|error| ExchangeError::system("encode", error))?;
         let frames = bytes.chunks(FRAME).count();
         for (i, chunk) in bytes.chunks(FRAME).enumerate() {
             let told = Told { more: i + 1 < frames, bytes: chunk.to_vec() };
             let payload = postcard::to_stdvec(&told)
                 .map_err(|error| ExchangeError::system("encode", error))?;
-            let wait = Wait::timeout(if outcome.is_ok() { TELLING } else { TELLING_TROUBLE });
+            let most = if heard.1.is_ok() { TELLING } else { TELLING_TROUBLE };
+            let wait = Wait::timeout(most.min(self.left() + BEHIND));
             let told = self.near(TELL + i as u32, true, Part::plain(payload), &wait);
             // Who does not listen any more has its own trouble; it is missed in the next round.
             if let Err(error) = told {
@@ -423,7 +452,7 @@ impl Meeting<'_> {
     }
 
     /// What the one that speaks for this host heard.
-    fn listen(&self, speaker: usize) -> Result<Outcome, ExchangeError> {
+    fn listen(&self, speaker: usize) -> Result<(u64, Outcome), ExchangeError> {
         let mut bytes = Vec::new();
         for i in 0.. {
             let wait = self.bounded(self.left() + BEHIND);
@@ -458,32 +487,30 @@ impl Meeting<'_> {
     }
 
     /// The members of this host did not all come. Tells the other hosts; what to report.
-    fn give_up(&self, key: &str, me: u32, error: ExchangeError) -> ExchangeError {
+    fn give_up(&self, count: &mut u64, me: u32, error: ExchangeError) -> ExchangeError {
         match &self.here.indices {
             Some(indices) => {
-                let named = error.named();
-                let error = of_members(error, indices);
-                // One of those who were there: each knows whether it is the first.
-                let is_there = |place: &usize| !named.contains(&(*place as u32));
-                if (0..indices.len()).find(is_there) == Some(self.here.me) {
-                    self.consult(key, |at| at.fail(indices, &error));
+                let error = self.of_members(error, indices);
+                // Everybody who knows tells it, since nobody knows who else does.
+                while !self.consult(*count, |at| at.fail(indices, &error)) && !self.left().is_zero()
+                {
+                    *count += 1;
                 }
                 error
             }
             // Who is missing has a rank that nobody here knows, and that is left when all others have
             // said that they are there.
-            None => {
-                let heard = self.consult(key, |at| {
-                    let parts = at.gather(&[me], &Says::Incomplete, self.wait)?;
-                    says::read(&parts, self.members)
-                });
-                match (heard, error) {
-                    (_, error @ (ExchangeError::Cancelled | ExchangeError::Refused(_))) => error,
-                    (Err(heard), _) => heard,
-                    (Ok(_), error) => ExchangeError::Store(error.to_string()),
-                }
-            }
+            None => match (self.speak(count, &[me], &Says::Incomplete, self.wait), error) {
+                (_, error @ (ExchangeError::Cancelled | ExchangeError::Refused(_))) => error,
+                (Err(heard), _) => heard,
+                (Ok(_), error) => ExchangeError::Store(error.to_string()),
+            },
         }
+    }
+
+    /// An error of a meeting on this host, in the round's numbers, and with what its caller allowed.
+    fn of_members(&self, error: ExchangeError, indices: &[u32]) -> ExchangeError {
+        of_members(error, indices).with_allowed(self.wait.duration())
     }
 
     fn left(&self) -> Duration {
@@ -515,12 +542,10 @@ fn of_members(mut error: ExchangeError, indices: &[u32]) -> ExchangeError {
 }
 
 impl ExchangeError {
-    /// Those who were not there, as the meeting numbers them.
-    fn named(&self) -> Vec<u32> {
-        match self {
-            ExchangeError::Missing { missing, .. } => missing.clone(),
-            ExchangeError::Lost { rank } => vec![*rank],
-            _ => Vec::new(),
+    fn with_allowed(mut self, by_caller: Duration) -> Self {
+        if let ExchangeError::Missing { allowed, .. } = &mut self {
+            *allowed = by_caller;
         }
+        self
     }
 }

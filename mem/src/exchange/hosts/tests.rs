@@ -297,24 +297,53 @@ fn after_a_round_in_vain_all_meet_again() {
 }
 
 fn all_meet_again(store: impl Fn() -> Arc<dyn Store> + Sync) {
+    const MISSED: usize = 3;
     let found = each(store, TWO, &ALL, |exchange, rank| {
         let wait = Wait::seconds(30);
         gather(exchange, &ALL, rank, 1, &wait).unwrap();
-        // A whole host is late for one, and learns that the others have given up.
-        let late = [0, 3].contains(&rank);
-        if late {
-            thread::sleep(Duration::from_secs(2));
+        // A whole host misses some rounds, and comes to the next one.
+        let mut vain = Vec::new();
+        if [0, 3].contains(&rank) {
+            thread::sleep(Duration::from_millis(2500));
+        } else {
+            vain.extend((0..MISSED).map(|_| gather(exchange, &ALL, rank, 2, &Wait::millis(500))));
         }
-        let vain = gather(exchange, &ALL, rank, 2, &Wait::millis(700)).unwrap_err();
         (vain, gather(exchange, &ALL, rank, 3, &wait))
     });
     for (rank, (vain, again)) in found.into_iter().enumerate() {
-        let told = match rank {
-            0 | 3 => matches!(vain, ExchangeError::Late { rank: 0 }),
-            _ => matches!(&vain, ExchangeError::Missing { missing, .. } if *missing == [0, 3]),
-        };
-        assert!(told, "rank {rank}: {vain:?}");
+        for vain in vain {
+            let told =
+                matches!(&vain, Err(ExchangeError::Missing { missing, .. }) if *missing == [0, 3]);
+            assert!(told, "rank {rank}: {vain:?}");
+        }
         assert_eq!(again, Ok(expected(&ALL, 3)), "rank {rank}");
+    }
+}
+
+#[test]
+fn a_run_that_is_joined_again_meets_behind_the_first() {
+    let foreign = Foreign::new();
+    let native = local();
+    for round in 0..3 {
+        for is_foreign in [false, true] {
+            let store = || if is_foreign { foreign.connect() } else { native.clone() };
+            let there: Vec<u32> = ALL.into_iter().filter(|rank| *rank != 4 || round != 1).collect();
+            let found = each(store, TWO, &there, |exchange, rank| {
+                gather(
+                    exchange,
+                    &ALL,
+                    rank,
+                    1,
+                    &Wait::millis(if round == 1 { 600 } else { 30_000 }),
+                )
+            });
+            for found in found {
+                match round {
+                    1 => assert!(found.is_err(), "{found:?}"),
+                    _ => assert_eq!(found, Ok(expected(&ALL, 1))),
+                }
+            }
+        }
     }
 }
 
@@ -344,13 +373,13 @@ fn one_who_gives_up_ends_the_round_for_all_hosts() {
         for (rank, found) in found.into_iter().enumerate() {
             let told = match found {
                 Err(ExchangeError::Cancelled) => true,
-                Err(ExchangeError::Missing { .. } | ExchangeError::Late { .. }) => rank == 4,
-                // That its place was covered is all that its host hears.
+                // That host comes once the others have given up, and waits for them as for a new round.
+                Err(ExchangeError::Missing { .. } | ExchangeError::Lost { .. }) => {
+                    [1, 2, 4].contains(&rank)
+                }
                 _ => false,
             };
-            let beside_late =
-                [1, 2].contains(&rank) && matches!(found, Err(ExchangeError::Late { .. }));
-            assert!(told || beside_late, "rank {rank}, of {giving_up}: {found:?}");
+            assert!(told, "rank {rank}, of {giving_up}: {found:?}");
         }
     }
 }
@@ -377,7 +406,8 @@ fn two_that_claim_one_rank_are_told() {
         [join(started, 0), join(started, 1), third].map(|t| t.join().unwrap()).into()
     });
     assert!(found.iter().all(Result::is_err), "{found:?}");
-    let told =
-        |found: &Result<_, ExchangeError>| matches!(found, Err(ExchangeError::Late { rank: 1 }));
+    let told = |found: &Result<_, ExchangeError>| {
+        matches!(found, Err(ExchangeError::Duplicate { rank: 1 }))
+    };
     assert!(found.iter().any(told), "{found:?}");
 }

@@ -118,6 +118,11 @@ pub enum GatherFault {
         /// The slot.
         slot: u32,
     },
+    /// The gather was over, or this slot taken, before this contribution came.
+    Ended {
+        /// The slot.
+        slot: u32,
+    },
     /// The heads are those of contributions that leave this slot out.
     Uncovered {
         /// The slot.
@@ -158,6 +163,10 @@ impl fmt::Display for GatherFault {
             GatherFault::Overlap { slot } => write!(
                 f,
                 "two different contributions cover slot {slot}: see who else has that place, or take another key"
+            ),
+            GatherFault::Ended { slot } => write!(
+                f,
+                "slot {slot} was covered by others, and the gather over, before this contribution came: take another key"
             ),
             GatherFault::Uncovered { slot } => {
                 write!(f, "no contribution of the heads covers slot {slot}: name all heads")

@@ -116,7 +116,7 @@ fn write(
         // Where one key says all, who is there first stays.
         [key] => {
             let there = store.compare_set(key, b"", &head, wait)?;
-            let fault = GatherFault::Overlap { slot: mine.slots[0] };
+            let fault = GatherFault::Ended { slot: mine.slots[0] };
             let (store, key) = (store.name(), gather_of(key));
             if there == head { Ok(()) } else { Err(StoreError::Gather { store, key, fault }) }
         }

@@ -146,18 +146,22 @@ impl Gather {
         if mine.total != self.total {
             return Err(GatherFault::Total { mine: mine.total, theirs: self.total });
         }
+        let taken = |slot| match self.result {
+            Some(_) => GatherFault::Ended { slot },
+            None => GatherFault::Overlap { slot },
+        };
         if let Some(stored) = self.parts.get(&mine.slots[0]) {
             let other = mine.slots.iter().zip(&stored.slots).find(|(mine, stored)| mine != stored);
             if let Some((slot, _)) = other {
-                return Err(GatherFault::Overlap { slot: *slot });
+                return Err(taken(*slot));
             }
             if *mine.slots != *stored.slots || *mine.value != *stored.value {
-                return Err(GatherFault::Overlap { slot: mine.slots[0] });
+                return Err(taken(mine.slots[0]));
             }
             return Ok(());
         }
         match mine.slots.iter().find(|slot| self.covered.contains_key(slot)) {
-            Some(&slot) => Err(GatherFault::Overlap { slot }),
+            Some(&slot) => Err(taken(slot)),
             None => Ok(()),
         }
     }
@@ -214,7 +218,8 @@ mod tests {
             let expected = Brought::Complete { result: result.clone(), last: false };
             assert_eq!(bring(again), Ok(expected));
         }
-        assert_eq!(bring(Contribution::new(&[1], 3, b"x")), overlap(1));
+        let ended = TableError::Gather(GatherFault::Ended { slot: 1 });
+        assert_eq!(bring(Contribution::new(&[1], 3, b"x")), Err(ended));
         let Some(Gathered::Complete(parts)) = Answer::gathered(&result) else { panic!() };
         assert_eq!(parts.len(), 2);
         assert_eq!((&*parts[0].slots, &*parts[0].value), (&[0, 2][..], &b"a"[..]));

@@ -71,6 +71,10 @@ impl Sessions {
         next: u64,
         connection: u64,
     ) -> Result<(Resumed, Option<u64>), Closing> {
+        // Requests are counted on from here: no client comes as far.
+        if next > u64::MAX / 2 {
+            return Err(Closing::Session);
+        }
         let Some(found) = self.all.get_mut(&session) else {
             self.open(session, connection)?;
             // It numbers its requests on.

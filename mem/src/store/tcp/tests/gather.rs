@@ -65,7 +65,7 @@ fn who_comes_second_to_a_place_is_refused() {
         // Who was first is not touched by any of it, before the end and after it.
         let all = bring(&[1], 3, b"", &long()).unwrap();
         assert_eq!((all.len(), &*all[0].value), (2, &b"1"[..]));
-        assert_eq!(fault(bring(&[1], 3, b"2", &long())), GatherFault::Overlap { slot: 1 });
+        assert_eq!(fault(bring(&[1], 3, b"2", &long())), GatherFault::Ended { slot: 1 });
         assert_eq!(bring(&[0, 2], 3, b"1", &brief).unwrap(), all);
     }
 }

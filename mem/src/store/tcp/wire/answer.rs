@@ -313,6 +313,7 @@ impl Answer {
             GatherFault::Uncovered { slot } => (6, slot, 0),
             GatherFault::Total { mine, theirs } => (7, mine, theirs),
             GatherFault::Garbled { slot } => (8, slot, 0),
+            GatherFault::Ended { slot } => (9, slot, 0),
         };
         out.extend_from_slice(&[FAULT, code]);
         out.extend_from_slice(&u32::to_le_bytes(first));
@@ -352,6 +353,7 @@ fn fault(code: u8, first: u32, second: u32) -> GatherFault {
         5 => GatherFault::Overlap { slot: first },
         6 => GatherFault::Uncovered { slot: first },
         7 => GatherFault::Total { mine: first, theirs: second },
+        9 => GatherFault::Ended { slot: first },
         _ => GatherFault::Garbled { slot: first },
     }
 }
