@@ -4,10 +4,10 @@
 //! contribution stands its *head*, all of it; under each other a *mark*, which names the lowest. So
 //! whoever has read all slots' keys has everything, and whoever knows the heads reads only those.
 //!
-//! One request to write and two to read (the store's [`multi_get`](Store::multi_get)). Of two that
-//! claim a contribution of one key, all of one slot or where the heads are known, the first one stays and the
-//! second is told. Elsewhere that two claim one slot is noticed by who finds what the other one wrote, or too
-//! much or too little: not by who was through before the other came, nor by who wrote last.
+//! One request to write the head, another where there are marks, and two to read (the store's
+//! [`multi_get`](Store::multi_get)). Of two that claim a head the first one stays and the second is told. That
+//! two claim another slot is noticed by who finds what the other one wrote, or too much or too little: not by
+//! who was through before the other came, nor by who wrote last.
 
 use std::time::Instant;
 
@@ -112,20 +112,18 @@ fn write(
     wait: &Wait,
 ) -> Result<(), StoreError> {
     let (head, mark) = (Entry::encode_head(mine), Entry::encode_mark(mine.slots[0]));
-    match own {
-        // Where one key says all, who is there first stays.
-        [key] => {
-            let there = store.compare_set(key, b"", &head, wait)?;
-            let fault = GatherFault::Ended { slot: mine.slots[0] };
-            let (store, key) = (store.name(), gather_of(key));
-            if there == head { Ok(()) } else { Err(StoreError::Gather { store, key, fault }) }
-        }
-        _ => {
-            let values = std::iter::once(&head[..]).chain(std::iter::repeat(&mark[..]));
-            let entries: Vec<(&str, &[u8])> = own.iter().map(String::as_str).zip(values).collect();
-            store.multi_set(&entries, wait)
-        }
+    let [key, others @ ..] = own else { return Ok(()) };
+    // Who is there first stays: what an earlier gather of the key has left is not mixed with this one.
+    let there = store.compare_set(key, b"", &head, wait)?;
+    if there != head {
+        let fault = GatherFault::Ended { slot: mine.slots[0] };
+        return Err(StoreError::Gather { store: store.name(), key: gather_of(key), fault });
     }
+    if others.is_empty() {
+        return Ok(());
+    }
+    let entries: Vec<(&str, &[u8])> = others.iter().map(|key| (key.as_str(), &mark[..])).collect();
+    store.multi_set(&entries, wait)
 }
 
 /// The gather that a slot's key is of.
