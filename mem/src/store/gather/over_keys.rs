@@ -4,7 +4,7 @@
 //! contribution stands its *head*, all of it; under each other a *mark*, which names the lowest. So
 //! whoever has read all slots' keys has everything, and whoever knows the heads reads only those.
 //!
-//! One request to write the head, another where there are marks, and two to read (the store's
+//! One request to claim the head, one to write it and the marks, and two to read (the store's
 //! [`multi_get`](Store::multi_get)). Of two that claim a head the first one stays and the second is told. That
 //! two claim another slot is noticed by who finds what the other one wrote, or too much or too little: not by
 //! who was through before the other came, nor by who wrote last.
@@ -119,10 +119,13 @@ fn write(
         let fault = GatherFault::Ended { slot: mine.slots[0] };
         return Err(StoreError::Gather { store: store.name(), key: gather_of(key), fault });
     }
+    // Written again: PyTorch's servers wake nobody who waits for a key that compare_set made.
     if others.is_empty() {
-        return Ok(());
+        return store.set(key, &head, wait);
     }
-    let entries: Vec<(&str, &[u8])> = others.iter().map(|key| (key.as_str(), &mark[..])).collect();
+    let marks = others.iter().map(|key| (key.as_str(), &mark[..]));
+    let entries: Vec<(&str, &[u8])> =
+        core::iter::once((key.as_str(), &head[..])).chain(marks).collect();
     store.multi_set(&entries, wait)
 }
 
