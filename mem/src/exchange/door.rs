@@ -4,23 +4,22 @@
 //! token, as a member and a leader of one host do. Its address travels with the first round.
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::SocketFlags;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{SendFlags, SocketFlags};
 use symmem_hal::Wait;
 
 use super::ExchangeError;
 use super::frame::{self, Frame, WIRE_VERSION};
+use super::service::{Service, Stop};
 use super::token::{Side, Token, random};
-use crate::liveness::fork::{self, LinkFd};
+use crate::liveness::fork::LinkFd;
 use crate::liveness::links::Links;
 
 /// How long whoever comes may take to prove itself, and a door to answer.
@@ -46,9 +45,7 @@ pub(crate) struct Door {
     token: Token,
     rank: u32,
     links: Arc<Links>,
-    stop: Arc<AtomicBool>,
-    bell: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    _service: Service,
 }
 
 impl Door {
@@ -65,24 +62,20 @@ impl Door {
         rustix::net::listen(&listener, BACKLOG).map_err(|e| ExchangeError::errno("listen", e))?;
         listener.set_nonblocking(true).map_err(failed("fcntl"))?;
         let address = listener.local_addr().map_err(failed("getsockname"))?;
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bell = eventfd(0, flags).map_err(|e| ExchangeError::errno("eventfd", e))?;
-        let (bell, stop) = (Arc::new(bell), Arc::new(AtomicBool::new(false)));
-        let mut porter = Porter {
-            listener: LinkFd::new(listener.into()),
-            token: token.clone(),
-            rank,
-            links: links.clone(),
-            stop: stop.clone(),
-            bell: bell.clone(),
-            guests: BTreeMap::new(),
-            next: 0,
-        };
-        let thread = std::thread::Builder::new()
-            .name("symmem-door".to_owned())
-            .spawn(move || porter.run())
-            .map_err(|e| ExchangeError::system("spawn", e))?;
-        Ok(Door { address, token, rank, links, stop, bell, thread: Some(thread) })
+        let (known, entered) = (token.clone(), links.clone());
+        let service = Service::start("symmem-door", move |stop| {
+            let mut porter = Porter {
+                listener: LinkFd::new(listener.into()),
+                token: known,
+                rank,
+                links: entered,
+                stop,
+                guests: BTreeMap::new(),
+                next: 0,
+            };
+            porter.run();
+        })?;
+        Ok(Door { address, token, rank, links, _service: service })
     }
 
     /// Where others knock.
@@ -94,72 +87,62 @@ impl Door {
     pub(crate) fn knock(&self, rank: u32, door: SocketAddr, wait: &Wait) -> Result<(), String> {
         let deadline = wait.deadline();
         loop {
-            let found = self.knock_once(rank, door, deadline, wait);
-            let Err((reason, is_final)) = found else { return Ok(()) };
-            if is_final || wait.is_cancelled() || Instant::now() + TICK >= deadline {
-                return Err(reason);
+            let found = self.greet(door, deadline, wait).and_then(|stream| {
+                self.links.add_far(rank, stream).map_err(|e| Refusal::Passing(e.to_string()))
+            });
+            match found {
+                Ok(()) => return Ok(()),
+                Err(Refusal::Passing(_))
+                    if !wait.is_cancelled() && Instant::now() + TICK < deadline =>
+                {
+                    std::thread::sleep(TICK);
+                }
+                Err(Refusal::Passing(reason) | Refusal::Final(reason)) => return Err(reason),
             }
-            std::thread::sleep(TICK);
         }
-    }
-
-    /// Why not, and whether that will stay so.
-    fn knock_once(
-        &self,
-        rank: u32,
-        door: SocketAddr,
-        deadline: Instant,
-        wait: &Wait,
-    ) -> Result<(), (String, bool)> {
-        let passing = |reason: String| (reason, false);
-        let stream = self.greet(door, deadline, wait)?;
-        self.links.add_far(rank, stream).map_err(|e| passing(e.to_string()))
     }
 
     /// A connection whose two ends have proven themselves.
-    fn greet(
-        &self,
-        door: SocketAddr,
-        deadline: Instant,
-        wait: &Wait,
-    ) -> Result<TcpStream, (String, bool)> {
+    fn greet(&self, door: SocketAddr, deadline: Instant, wait: &Wait) -> Result<LinkFd, Refusal> {
         let left = || {
             let left = deadline.saturating_duration_since(Instant::now()).min(GREETING);
             if left.is_zero() || wait.is_cancelled() {
-                return Err(("there was no time left".to_owned(), true));
+                return Err(Refusal::Final("there was no time left".to_owned()));
             }
             Ok(left)
         };
-        let text = |error: std::io::Error| (error.to_string(), false);
-        let last = |reason: String| (reason, true);
-        let stream = TcpStream::connect_timeout(&door, left()?).map_err(text)?;
-        stream.set_nodelay(true).map_err(text)?;
+        let passing = |errno: Errno| Refusal::Passing(errno.to_string());
+        let stream = TcpStream::connect_timeout(&door, left()?)
+            .map_err(|e| Refusal::Passing(e.to_string()))?;
+        let stream = LinkFd::new(stream.into());
+        sockopt::set_tcp_nodelay(&stream, true).map_err(passing)?;
         let receive = || {
-            stream.set_read_timeout(Some(left()?)).map_err(text)?;
-            read_frame(&stream).map_err(|reason| (reason, false))
+            sockopt::set_socket_timeout(&stream, Timeout::Recv, Some(left()?)).map_err(passing)?;
+            read_frame(&stream)
         };
         let send = |frame: &Frame| {
-            stream.set_write_timeout(Some(left()?)).map_err(text)?;
-            (&stream).write_all(&bytes_of(frame).map_err(last)?).map_err(text)
+            sockopt::set_socket_timeout(&stream, Timeout::Send, Some(left()?)).map_err(passing)?;
+            send_frame(&stream, frame)
         };
+        let out_of_turn = || Refusal::Final("it sent a frame out of turn".to_owned());
         let Frame::Challenge { version, nonce: theirs } = receive()? else {
-            return Err(last(out_of_turn()));
+            return Err(out_of_turn());
         };
         if version != WIRE_VERSION {
             let reason = format!("it speaks wire version {version}, this rank {WIRE_VERSION}");
-            return Err(last(reason));
+            return Err(Refusal::Final(reason));
         }
-        let nonce = random::<16>().map_err(|e| last(e.to_string()))?;
+        let nonce = random::<16>().map_err(|e| Refusal::Final(e.to_string()))?;
         let proof = self.token.prove(Side::Member, &theirs, &nonce);
         send(&Frame::Hello { nonce, proof })?;
         match receive()? {
             Frame::Welcome { proof }
                 if self.token.verify(Side::Leader, &theirs, &nonce, &proof) => {}
-            Frame::Failed(error) => return Err(last(error.to_string())),
-            _ => return Err(last("it does not know this run's token".to_owned())),
+            Frame::Failed(error) => return Err(Refusal::Final(error.to_string())),
+            _ => return Err(Refusal::Final("it does not know this run's token".to_owned())),
         }
         send(&Frame::Link { index: self.rank })?;
-        let Frame::Done = receive()? else { return Err(last(out_of_turn())) };
+        let Frame::Done = receive()? else { return Err(out_of_turn()) };
         Ok(stream)
     }
 
@@ -167,29 +150,13 @@ impl Door {
     /// `false` if the wait ends first.
     pub(crate) fn await_peer(&self, rank: u32, wait: &Wait) -> bool {
         let deadline = wait.deadline();
-        let has_come =
-            || self.links.peers().contains(&rank) || self.links.lost_order(rank).is_some();
-        while !has_come() {
+        while !self.links.has_met(rank) {
             if wait.is_cancelled() || Instant::now() >= deadline {
                 return false;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
         true
-    }
-}
-
-impl Drop for Door {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take()
-            // A forked child has the handle and not the thread.
-            && !fork::is_child()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread at the door panicked");
-        }
     }
 }
 
@@ -200,28 +167,51 @@ fn of_io(call: &str, error: &std::io::Error) -> ExchangeError {
     }
 }
 
-fn out_of_turn() -> String {
-    "it sent a frame out of turn".to_owned()
+/// Why a door stayed closed.
+enum Refusal {
+    /// For now.
+    Passing(String),
+    /// For good.
+    Final(String),
 }
 
-/// A frame as a stream carries it: its length, then itself.
-fn bytes_of(frame: &Frame) -> Result<Vec<u8>, String> {
-    let body = frame.encode().map_err(|e| e.to_string())?;
-    let length = u16::try_from(body.len()).map_err(|_| "a frame is too long".to_owned())?;
-    Ok([&length.to_le_bytes()[..], &body].concat())
+/// Sends a frame of a greeting: its length, then itself. All of it fits in a new connection's buffer.
+fn send_frame(stream: &LinkFd, frame: &Frame) -> Result<(), Refusal> {
+    let last = |e: &dyn std::fmt::Display| Refusal::Final(e.to_string());
+    let body = frame.encode().map_err(|e| last(&e))?;
+    let length = u16::try_from(body.len()).map_err(|e| last(&e))?;
+    let bytes = [&length.to_le_bytes()[..], &body].concat();
+    match rustix::net::send(stream, &bytes, SendFlags::NOSIGNAL) {
+        Ok(sent) if sent == bytes.len() => Ok(()),
+        Ok(sent) => Err(Refusal::Passing(format!("it took {sent} of {} bytes", bytes.len()))),
+        Err(errno) => Err(Refusal::Passing(errno.to_string())),
+    }
 }
 
 /// Reads one frame of a greeting from a stream that blocks.
-fn read_frame(mut stream: &TcpStream) -> Result<Frame, String> {
+fn read_frame(stream: &LinkFd) -> Result<Frame, Refusal> {
     let mut length = [0; 2];
-    stream.read_exact(&mut length).map_err(|e| e.to_string())?;
+    read_all(stream, &mut length)?;
     let length = usize::from(u16::from_le_bytes(length));
     if length > MAX_GREETING {
-        return Err(format!("it sent {length} bytes where at most {MAX_GREETING} belong"));
+        let reason = format!("it sent {length} bytes where at most {MAX_GREETING} belong");
+        return Err(Refusal::Final(reason));
     }
     let mut body = vec![0; length];
-    stream.read_exact(&mut body).map_err(|e| e.to_string())?;
-    frame::decode(&body).map_err(|e| e.to_string())
+    read_all(stream, &mut body)?;
+    frame::decode(&body).map_err(|e| Refusal::Final(e.to_string()))
+}
+
+fn read_all(stream: &LinkFd, mut out: &mut [u8]) -> Result<(), Refusal> {
+    while !out.is_empty() {
+        match rustix::io::read(stream, &mut *out) {
+            Ok(0) => return Err(Refusal::Passing("it closed the connection".to_owned())),
+            Ok(n) => out = &mut out[n..],
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Refusal::Passing(errno.to_string())),
+        }
+    }
+    Ok(())
 }
 
 /// The thread at the door.
@@ -230,8 +220,7 @@ struct Porter {
     token: Token,
     rank: u32,
     links: Arc<Links>,
-    stop: Arc<AtomicBool>,
-    bell: Arc<OwnedFd>,
+    stop: Stop,
     /// In the order in which they came.
     guests: BTreeMap<u64, Guest>,
     next: u64,
@@ -239,7 +228,7 @@ struct Porter {
 
 /// Who is in the doorway.
 struct Guest {
-    stream: TcpStream,
+    stream: LinkFd,
     nonce: [u8; 16],
     proven: bool,
     since: Instant,
@@ -256,9 +245,9 @@ enum Next {
 
 impl Porter {
     fn run(&mut self) {
-        while !self.stop.load(Ordering::Acquire) {
+        while !self.stop.is_asked() {
             let mut fds = vec![
-                PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.stop.bell(), PollFlags::IN),
                 PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
             ];
             let ids: Vec<u64> = self.guests.keys().copied().collect();
@@ -289,7 +278,7 @@ impl Porter {
     fn accept(&mut self) -> bool {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let stream = match rustix::net::accept_with(&self.listener, flags) {
-            Ok(stream) => TcpStream::from(stream),
+            Ok(stream) => LinkFd::new(stream),
             Err(Errno::INTR | Errno::CONNABORTED) => return true,
             Err(Errno::AGAIN) => return false,
             Err(error) => {
@@ -307,7 +296,7 @@ impl Porter {
         let guest =
             Guest { stream, nonce, proven: false, since: Instant::now(), input: Vec::new() };
         let challenge = Frame::Challenge { version: WIRE_VERSION, nonce };
-        if guest.stream.set_nodelay(true).is_ok() && guest.send(&challenge) {
+        if sockopt::set_tcp_nodelay(&guest.stream, true).is_ok() && guest.send(&challenge) {
             self.guests.insert(self.next, guest);
             self.next += 1;
         }
@@ -340,21 +329,16 @@ impl Porter {
 }
 
 impl Guest {
-    /// A greeting's frame, which fits in any new connection's buffer.
     fn send(&self, frame: &Frame) -> bool {
-        bytes_of(frame).is_ok_and(
-            |bytes| matches!((&self.stream).write(&bytes), Ok(sent) if sent == bytes.len()),
-        )
+        send_frame(&self.stream, frame).is_ok()
     }
 
     fn hear(&mut self, token: &Token, rank: u32) -> Next {
         let mut block = [0; MAX_GREETING];
-        match (&self.stream).read(&mut block) {
+        match rustix::io::read(&self.stream, &mut block) {
             Ok(0) => return Next::Goes,
             Ok(n) => self.input.extend_from_slice(&block[..n]),
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                return Next::Stays;
-            }
+            Err(Errno::AGAIN | Errno::INTR) => return Next::Stays,
             Err(_) => return Next::Goes,
         }
         while let Some((length, rest)) = self.input.split_first_chunk::<2>() {
@@ -395,6 +379,7 @@ impl Guest {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
+    use std::io::Write as _;
     use std::net::Ipv4Addr;
 
     use super::*;
@@ -440,7 +425,8 @@ mod tests {
         let mut strangers: Vec<TcpStream> =
             (0..MAX_STRANGERS + 20).map(|_| TcpStream::connect(low.address()).unwrap()).collect();
         // Garbage, a huge length, half a frame, a frame out of turn.
-        let out_of_turn = bytes_of(&Frame::Link { index: 1 }).unwrap();
+        let frame = Frame::Link { index: 1 }.encode().unwrap();
+        let out_of_turn = [&[frame.len() as u8, 0][..], &frame].concat();
         let sent: [&[u8]; 4] = [&[7; 300], &[255, 255, 1], &[40, 0, 1], &out_of_turn];
         for (stranger, bytes) in strangers.iter_mut().rev().zip(sent) {
             stranger.write_all(bytes).unwrap();

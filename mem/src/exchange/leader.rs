@@ -7,21 +7,20 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags};
 
 use super::frame::{self, Frame, MAX_FRAME, WIRE_VERSION};
 use super::parcel::Parcel;
+use super::service::{Service, Stop};
 use super::token::{Side, Token, random};
 use super::{ExchangeError, RoundKey};
-use crate::liveness::fork::{self, LinkFd};
+use crate::liveness::fork::LinkFd;
 
 /// Connections at once; one more is turned away at the door.
 const MAX_CONNECTIONS: usize = 4096;
@@ -48,10 +47,8 @@ pub(crate) type LostOrder = Arc<dyn Fn(u32) -> Option<usize> + Send + Sync>;
 /// A running leader; stops when dropped.
 #[derive(Debug)]
 pub(crate) struct Leader {
-    stop: Arc<AtomicBool>,
-    bell: Arc<OwnedFd>,
     starved: Arc<Mutex<Option<ExchangeError>>>,
-    thread: Option<JoinHandle<()>>,
+    _service: Service,
 }
 
 impl Leader {
@@ -61,33 +58,24 @@ impl Leader {
         token: Token,
         lost_order: LostOrder,
     ) -> Result<Self, ExchangeError> {
-        let bell = Arc::new(
-            eventfd(
-                0,
-                rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
-            )
-            .map_err(|e| ExchangeError::errno("eventfd", e))?,
-        );
-        let stop = Arc::new(AtomicBool::new(false));
         let starved = Arc::<Mutex<Option<ExchangeError>>>::default();
-        let mut desk = Desk {
-            listener: LinkFd::new(listener),
-            token,
-            lost_order,
-            stop: stop.clone(),
-            bell: bell.clone(),
-            spare: bell.try_clone().ok(),
-            starved: starved.clone(),
-            clients: HashMap::new(),
-            next: 0,
-            rounds: HashMap::new(),
-            buffer: vec![0; MAX_FRAME],
-        };
-        let thread = std::thread::Builder::new()
-            .name("symmem-leader".to_owned())
-            .spawn(move || desk.run())
-            .map_err(|e| ExchangeError::system("spawn", e))?;
-        Ok(Leader { stop, bell, starved, thread: Some(thread) })
+        let told = starved.clone();
+        let service = Service::start("symmem-leader", move |stop| {
+            let mut desk = Desk {
+                listener: LinkFd::new(listener),
+                token,
+                lost_order,
+                spare: stop.bell().try_clone_to_owned().ok(),
+                stop,
+                starved: told,
+                clients: HashMap::new(),
+                next: 0,
+                rounds: HashMap::new(),
+                buffer: vec![0; MAX_FRAME],
+            };
+            desk.run();
+        })?;
+        Ok(Leader { starved, _service: service })
     }
 
     /// What a member was told that this process turned away, if no round has succeeded since: who is
@@ -97,26 +85,11 @@ impl Leader {
     }
 }
 
-impl Drop for Leader {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take()
-            // A forked child has the handle and not the thread.
-            && !fork::is_child()
-            && thread.join().is_err()
-        {
-            tracing::error!("the leader thread panicked");
-        }
-    }
-}
-
 struct Desk {
     listener: LinkFd,
     token: Token,
     lost_order: LostOrder,
-    stop: Arc<AtomicBool>,
-    bell: Arc<OwnedFd>,
+    stop: Stop,
     /// Given up to turn away whoever comes when descriptors have run out.
     spare: Option<OwnedFd>,
     starved: Arc<Mutex<Option<ExchangeError>>>,
@@ -164,7 +137,7 @@ struct Member {
 
 impl Desk {
     fn run(&mut self) {
-        while !self.stop.load(Ordering::Acquire) {
+        while !self.stop.is_asked() {
             let ready = match self.wait() {
                 Ok(ready) => ready,
                 Err(e) => {
@@ -191,7 +164,7 @@ impl Desk {
     fn wait(&self) -> rustix::io::Result<Ready> {
         let ids: Vec<u64> = self.clients.keys().copied().collect();
         let mut fds = vec![
-            PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.stop.bell(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
         ];
         for id in &ids {
@@ -297,7 +270,7 @@ impl Desk {
             // Who is gone again need not be told.
             let _ = frame::send(&socket, &bytes, &[]);
         }
-        self.spare = self.bell.try_clone().ok();
+        self.spare = self.stop.bell().try_clone_to_owned().ok();
         if self.spare.is_none() {
             std::thread::sleep(TICK);
         }

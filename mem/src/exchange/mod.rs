@@ -11,6 +11,7 @@ pub(crate) mod hosts;
 pub(crate) mod leader;
 pub(crate) mod local;
 pub(crate) mod parcel;
+mod service;
 pub(crate) mod token;
 pub(crate) mod unix;
 

@@ -3,6 +3,7 @@
 pub(crate) mod agree;
 mod caches;
 mod choices;
+mod controls;
 mod farewell;
 mod meeting;
 mod options;
@@ -24,10 +25,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use symmem_hal::types::{BackendKind, Bytes, Rank, RankSet, Scope};
-use symmem_hal::{
-    AllocError, Device, DeviceError, DevicePtr, Fault, ImportError, Kind, Memory, Stream, Wait,
-};
+use symmem_hal::types::{Bytes, Rank, RankSet, Scope};
+use symmem_hal::{Device, DeviceError, DevicePtr, Fault, Kind, Memory, Stream, Wait};
 
 use crate::exchange::{Round, RoundKey};
 use crate::failure::Failure;
@@ -38,6 +37,7 @@ use crate::rendezvous::record::{About, Record, Reported, Step};
 use crate::rendezvous::{self, Given, Imports, Membership, RendezvousError, Tables};
 use crate::stalls;
 use caches::Caches;
+use controls::{Controls, allocate};
 use farewell::Farewell;
 use meeting::Sequence;
 use residents::Shares;
@@ -552,35 +552,6 @@ impl Group {
         }
         let stream = self.0.device.default_stream()?;
         Ok(self.0.stream.get_or_init(|| stream))
-    }
-}
-
-/// What a rank gives to its group: its region and, where the host does not reach that, its control page.
-fn allocate(
-    device: &Device,
-    region: Bytes,
-    control: Bytes,
-) -> Result<(Memory, Option<Memory>), AllocError> {
-    let memory = device.allocate(region)?;
-    let apart = device.kind() == BackendKind::Cuda;
-    Ok((memory, apart.then(|| Device::host().allocate(control)).transpose()?))
-}
-
-/// The members' control pages in host memory, by group rank: none of those on other hosts.
-#[derive(Debug)]
-struct Controls {
-    memories: Vec<Option<Memory>>,
-    /// Where this rank's device finds them.
-    addresses: Vec<DevicePtr>,
-}
-
-impl Controls {
-    fn open(device: &Device, memories: Vec<Option<Memory>>) -> Result<Self, ImportError> {
-        let find = |memory: &Option<Memory>| {
-            memory.as_ref().map_or(Ok(DevicePtr::NULL), |memory| device.map_host(memory))
-        };
-        let addresses: Result<_, _> = memories.iter().map(find).collect();
-        Ok(Controls { addresses: addresses?, memories })
     }
 }
 

@@ -60,11 +60,12 @@ pub enum StartError {
     },
     /// What the launcher says of this process's host cannot be.
     #[error(
-        "local rank {local_rank} of {local_world_size} on this host, of {world_size} ranks in all: a process is one of its host's, which are no more than all"
+        "local rank {} of {local_world_size} on this host, of {world_size} ranks in all: a process has to know which one of its host's it is, and those are no more than all",
+        local_rank.map_or("unknown".to_owned(), |rank| rank.to_string())
     )]
     Unit {
-        /// The process's index on its host.
-        local_rank: usize,
+        /// The process's index on its host, if the launcher says it.
+        local_rank: Option<usize>,
         /// Ranks on its host.
         local_world_size: usize,
         /// Ranks of the run.

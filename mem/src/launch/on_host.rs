@@ -26,6 +26,7 @@ impl OnHost {
     pub(super) fn unit(&self, world_size: usize) -> Result<Unit, StartError> {
         let &OnHost { local_rank, local_world_size, node, .. } = self;
         if local_rank >= local_world_size || local_world_size > world_size {
+            let local_rank = Some(local_rank);
             return Err(StartError::Unit { local_rank, local_world_size, world_size });
         }
         // Less than the number of ranks, which fits; a node's number only tells it from others.
@@ -42,8 +43,7 @@ pub(super) fn on_host(bootstrap: &Bootstrap) -> Result<Option<OnHost>, StartErro
         return Ok(None);
     };
     let Some(local_rank) = bootstrap.local_rank else {
-        let local_rank = usize::MAX;
-        return Err(StartError::Unit { local_rank, local_world_size, world_size });
+        return Err(StartError::Unit { local_rank: None, local_world_size, world_size });
     };
     let address = address(&bootstrap.store).map_err(|found| {
         let store = bootstrap.store.to_string();
@@ -71,9 +71,10 @@ fn towards(store: &StoreAddress) -> Result<IpAddr, String> {
     let text = |error: std::io::Error| error.to_string();
     let mut last = "no address".to_owned();
     for address in (store.host.as_str(), store.port).to_socket_addrs().map_err(text)? {
-        let any: IpAddr = match address {
-            _ if address.is_ipv4() => Ipv4Addr::UNSPECIFIED.into(),
-            _ => Ipv6Addr::UNSPECIFIED.into(),
+        let any: IpAddr = if address.is_ipv4() {
+            Ipv4Addr::UNSPECIFIED.into()
+        } else {
+            Ipv6Addr::UNSPECIFIED.into()
         };
         let asked = UdpSocket::bind((any, 0)).and_then(|socket| {
             socket.connect(address)?;

@@ -9,7 +9,6 @@
 //! statuses and wakes whoever sleeps.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -71,6 +70,12 @@ impl Links {
         self.inner.state.lock().links.keys().copied().collect()
     }
 
+    /// Whether there is a link to a global rank, or was one until its process ended.
+    pub(crate) fn has_met(&self, global: u32) -> bool {
+        let state = self.inner.state.lock();
+        state.links.contains_key(&global) || state.ended.contains(&global)
+    }
+
     /// If a global rank's process has ended: as which of those that have. One that has only closed
     /// its link may come again, to the next run of the name.
     pub(crate) fn lost_order(&self, global: u32) -> Option<usize> {
@@ -88,8 +93,8 @@ impl Links {
     }
 
     /// Adds a link to a peer on another host.
-    pub(crate) fn add_far(&self, peer: u32, stream: TcpStream) -> Result<(), ExchangeError> {
-        let socket = Socket::far(stream).map_err(|e| ExchangeError::system("setsockopt", e))?;
+    pub(crate) fn add_far(&self, peer: u32, stream: LinkFd) -> Result<(), ExchangeError> {
+        let socket = Socket::far(stream).map_err(|e| ExchangeError::errno("setsockopt", e))?;
         self.insert(peer, socket, None)
     }
 

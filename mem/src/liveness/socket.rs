@@ -1,6 +1,5 @@
 //! What a link is made of, and how messages cross it.
 
-use std::net::TcpStream;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
@@ -42,9 +41,9 @@ impl Socket {
     }
 
     /// A connection to another host.
-    pub fn far(stream: TcpStream) -> std::io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
+    pub fn far(stream: LinkFd) -> Result<Self, Errno> {
+        rustix::io::ioctl_fionbio(&stream, true)?;
+        sockopt::set_tcp_nodelay(&stream, true)?;
         sockopt::set_socket_keepalive(&stream, true)?;
         sockopt::set_tcp_keepidle(&stream, SILENCE)?;
         sockopt::set_tcp_keepintvl(&stream, ASK_AGAIN)?;
@@ -55,7 +54,7 @@ impl Socket {
             &stream,
             u32::try_from(most.as_millis()).unwrap_or(u32::MAX),
         )?;
-        Ok(Socket { fd: LinkFd::new(stream.into()), stream: Some(Mutex::default()) })
+        Ok(Socket { fd: stream, stream: Some(Mutex::default()) })
     }
 
     pub fn fd(&self) -> &LinkFd {
@@ -114,14 +113,18 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use std::io::Write as _;
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
 
     use super::*;
+
+    fn far(stream: TcpStream) -> Socket {
+        Socket::far(LinkFd::new(stream.into())).unwrap()
+    }
 
     fn pair() -> (Socket, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (Socket::far(listener.accept().unwrap().0).unwrap(), theirs)
+        (far(listener.accept().unwrap().0), theirs)
     }
 
     fn message(n: u64) -> Message {
@@ -140,7 +143,7 @@ mod tests {
     #[test]
     fn messages_keep_their_bounds_in_a_stream() {
         let (ours, theirs) = pair();
-        let theirs = Socket::far(theirs).unwrap();
+        let theirs = far(theirs);
         for n in 0..100 {
             theirs.send(&message(n)).unwrap();
         }
@@ -174,7 +177,7 @@ mod tests {
         while ours.send(&message(sent)) != Err(Errno::AGAIN) {
             sent += 1;
         }
-        let theirs = Socket::far(theirs).unwrap();
+        let theirs = far(theirs);
         for n in 0..sent {
             assert_eq!(awaited(&theirs).unwrap().unwrap(), message(n));
         }

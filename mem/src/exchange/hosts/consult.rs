@@ -22,9 +22,6 @@ const BRIEF: Duration = Duration::from_secs(1);
 /// A bound for what only tells others of one.
 const TOLD: Wait = Wait::millis(100);
 
-/// How many hosts are told one by one, where that has to be.
-const ONE_BY_ONE: usize = 10;
-
 /// A round, as the store sees it.
 pub(super) struct Consultation<'a> {
     pub store: &'a dyn Store,
@@ -88,20 +85,9 @@ impl Consultation<'_> {
         }
     }
 
-    /// Says that a round cannot succeed, for some members. Whether it was not over before.
+    /// Says that a round cannot succeed, for the members of this host. Whether it was not over before.
     pub fn fail(&self, slots: &[u32], error: &ExchangeError) -> bool {
-        let value = Says::Failed(error.clone()).encode();
-        let mine = Contribution::new(slots, self.total, &value);
-        // Hardly waits for the others: what is brought stays there. Where hosts are known and this is for one
-        // of them, as that would do it.
-        let is_host = self.hosts.is_some_and(|hosts| hosts.iter().any(|host| host == slots));
-        let told = match is_host {
-            true => self.bring(slots, &value, &TOLD),
-            false => self.store.gather(self.key, &mine, &TOLD),
-        };
-        if let Err(error) = &told {
-            tracing::debug!(%error, "a failure was told before, or is told later");
-        }
+        let told = self.bring(slots, &Says::Failed(error.clone()).encode(), &TOLD);
         !matches!(told, Err(StoreError::Gather { fault: GatherFault::Ended { .. }, .. }))
     }
 
@@ -144,21 +130,23 @@ impl Consultation<'_> {
         self.cover(&others, error);
     }
 
-    /// Takes the place of those who have not come: of all of them at once, so that it ends the gather; and
-    /// where somebody has come meanwhile, of the others.
+    /// Takes the place of those who have not come: of all of them at once, which ends the gather for everybody;
+    /// where a host has come meanwhile, of the others.
     fn cover(&self, missing: &[u32], error: &ExchangeError) {
-        if missing.is_empty() {
-            return;
-        }
-        self.fail(missing, error);
-        if let Some(hosts) = self.hosts {
-            let are_among = |host: &&Vec<u32>| host.iter().all(|slot| missing.contains(slot));
-            let missed: Vec<&Vec<u32>> = hosts.iter().filter(are_among).collect();
-            if (2..=ONE_BY_ONE).contains(&missed.len()) {
-                missed.into_iter().for_each(|host| {
-                    self.fail(host, error);
-                });
-            }
+        let value = Says::Failed(error.clone()).encode();
+        let mut missing = missing.to_vec();
+        let end = Instant::now() + BRIEF;
+        while !missing.is_empty() && Instant::now() < end {
+            let cover = Contribution::new(&missing, self.total, &value);
+            let there = match self.store.gather(self.key, &cover, &TOLD) {
+                Err(StoreError::Gather {
+                    fault: GatherFault::Overlap { slot } | GatherFault::Ended { slot },
+                    ..
+                }) => self.whole(&[slot]),
+                // Told, or the store is no help.
+                _ => return,
+            };
+            missing.retain(|slot| !there.contains(slot));
         }
     }
 }
@@ -235,6 +223,23 @@ mod tests {
         let [mine, theirs] = [found.0, found.1].map(|found| values(found.unwrap()));
         assert_eq!(mine, theirs);
         assert!(mine.contains(&told), "{mine:?}");
+    }
+
+    /// However many hosts there are: one that comes meanwhile keeps nobody else from being covered.
+    #[test]
+    fn those_who_did_not_come_are_covered_around_one_who_did() {
+        let store = LocalStore::new();
+        let hosts: Vec<Vec<u32>> = (0..100).map(|host| vec![2 * host, 2 * host + 1]).collect();
+        let known = Consultation { hosts: Some(&hosts), total: 200, ..at(&store) };
+        let said = Says::Incomplete.encode();
+        known.bring(&[100, 101], &said, &Wait::millis(0)).unwrap_err();
+        let started = Instant::now();
+        known.call_off(&[0, 1], &ExchangeError::Cancelled);
+        let parts = known.bring(&[0, 1], &said, &Wait::seconds(10)).unwrap();
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        let heads: Vec<u32> = parts.iter().map(|part| part.slots[0]).collect();
+        assert_eq!(heads, [0, 2, 100]);
+        assert_eq!(parts[1].value, Says::Failed(ExchangeError::Cancelled).encode());
     }
 
     #[test]

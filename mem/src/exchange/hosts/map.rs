@@ -32,6 +32,11 @@ impl Map {
         members.iter().map(|member| known.get(member).cloned()).collect()
     }
 
+    /// Whether a rank is on this host; `None` unless it is known.
+    pub fn is_on(&self, rank: u32, host: &str) -> Option<bool> {
+        self.0.lock().get(&rank).map(|place| place.host == host)
+    }
+
     /// The indices of the members on each host, ascending; `None` unless all are known.
     pub fn hosts(&self, members: &[u32]) -> Option<Vec<Vec<u32>>> {
         let mut hosts: BTreeMap<String, Vec<u32>> = BTreeMap::new();
@@ -57,5 +62,6 @@ mod tests {
         assert_eq!(map.of(&[1, 2]), None);
         assert_eq!(map.hosts(&[3, 1, 5]), Some(vec![vec![1], vec![0, 2]]));
         assert_eq!(map.of(&[5]), Some(vec![place("b")]));
+        assert_eq!([5, 1, 2].map(|rank| map.is_on(rank, "b")), [Some(true), Some(false), None]);
     }
 }

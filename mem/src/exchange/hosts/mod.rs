@@ -231,12 +231,8 @@ impl HostsExchange {
     /// Links this process and those of other hosts among the words' that it has no link to: the higher
     /// rank goes to the lower one's door.
     fn reach(&self, words: &[Word], wait: &Wait) -> Result<(), ExchangeError> {
-        let linked = self.links.peers();
-        // One that has ended since it brought its word has had a link, or has none to offer.
-        let is_open = |word: &&Word| {
-            !linked.contains(&word.rank) && self.links.lost_order(word.rank).is_none()
-        };
-        let apart = words.iter().filter(|word| word.host != self.host).filter(is_open);
+        let is_apart = |word: &&Word| word.host != self.host && !self.links.has_met(word.rank);
+        let apart = words.iter().filter(is_apart);
         let (mut to, from): (Vec<&Word>, Vec<&Word>) =
             apart.partition(|word| word.rank < self.rank);
         // Not all at one door at once.
@@ -267,7 +263,7 @@ impl Exchange for HostsExchange {
     }
 
     fn is_near(&self, global: u32) -> bool {
-        self.map.of(&[global]).is_none_or(|place| place.iter().all(|p| p.host == self.host))
+        self.map.is_on(global, &self.host).unwrap_or(true)
     }
 
     fn has_hosts(&self) -> bool {
@@ -395,12 +391,8 @@ impl Meeting<'_> {
     /// Says what this host's members do, and reads what all say. A round that was over before is one that the
     /// others have given up, or one of an earlier group of this name: the next one is this host's.
     fn speak(&self, count: &mut u64, slots: &[u32], says: &Says, wait: &Wait) -> Outcome {
-        let deadline = wait.deadline();
-        let mut bound = Wait::timeout(deadline.saturating_duration_since(Instant::now()));
-        if let Some(token) = wait.cancel() {
-            bound = bound.with_cancel(token.clone());
-        }
-        let bound = bound.begun();
+        let bound = wait.begun();
+        let deadline = bound.deadline();
         loop {
             let heard = self.consult(*count, |at| at.gather(slots, says, &bound));
             match heard {

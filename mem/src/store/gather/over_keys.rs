@@ -112,7 +112,7 @@ fn write(
     wait: &Wait,
 ) -> Result<(), StoreError> {
     let (head, mark) = (Entry::encode_head(mine), Entry::encode_mark(mine.slots[0]));
-    let [key, others @ ..] = own else { return Ok(()) };
+    let [key, ..] = own else { return Ok(()) };
     // Who is there first stays: what an earlier gather of the key has left is not mixed with this one.
     let there = store.compare_set(key, b"", &head, wait)?;
     if there != head {
@@ -120,12 +120,11 @@ fn write(
         return Err(StoreError::Gather { store: store.name(), key: gather_of(key), fault });
     }
     // Written again: PyTorch's servers wake nobody who waits for a key that compare_set made.
-    if others.is_empty() {
+    if own.len() == 1 {
         return store.set(key, &head, wait);
     }
-    let marks = others.iter().map(|key| (key.as_str(), &mark[..]));
-    let entries: Vec<(&str, &[u8])> =
-        core::iter::once((key.as_str(), &head[..])).chain(marks).collect();
+    let values = core::iter::once(&head[..]).chain(core::iter::repeat(&mark[..]));
+    let entries: Vec<(&str, &[u8])> = own.iter().map(String::as_str).zip(values).collect();
     store.multi_set(&entries, wait)
 }
 
