@@ -62,18 +62,19 @@ fn a_wait_too_many_is_refused_until_one_has_ended() {
     let (mut first, second) = (wait(b"first"), wait(b"second"));
     becomes("two wait", || server.stats().requests == 2);
     assert!(wait(b"third").is_closed());
-    // One for what is there waits for nothing.
+    // One for what is there waits for nothing. A set has no answer: asked for on its connection, it is there.
     good.set("there", b"", &long()).unwrap();
+    assert_eq!(good.get("there", &long()).unwrap(), b"");
     assert_eq!(wait(b"there").read(1), [0]);
     // The end of a wait makes room, by an answer and by the end of its connection.
     good.set("first", b"", &long()).unwrap();
     assert_eq!(first.read(1), [0]);
     let mut third = wait(b"third");
-    becomes("the third waits", || server.stats().requests == 7);
+    becomes("the third waits", || server.stats().requests == 8);
     drop(second);
     becomes("the second is gone", || server.stats().open == 3);
     let mut fourth = wait(b"fourth");
-    becomes("the fourth waits", || server.stats().requests == 8);
+    becomes("the fourth waits", || server.stats().requests == 9);
     for (key, raw) in [("third", &mut third), ("fourth", &mut fourth)] {
         good.set(key, b"", &long()).unwrap();
         assert_eq!(raw.read(1), [0], "{key}");
