@@ -18,6 +18,7 @@ its compiler. A peer that is not there is left out, with the reason.
 import argparse
 import datetime
 import json
+import math
 import os
 import platform
 import shutil
@@ -32,8 +33,19 @@ from ranks import NO_MULTICAST, Failed, Ranks, Refused
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PEER = os.path.join(HERE, "peer.py")
-MOE_MPI = os.path.join(HERE, "moe_mpi.c")
+MPI = os.path.join(HERE, "mpi")
 
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "barrier", "all-to-all", "broadcast")
+OPEN_MPI = "mpirun.openmpi --oversubscribe --mca pml ob1 --mca btl self,vader "
+# Of each MPI: its compiler, and its launcher with options. One that polls without yielding takes milliseconds for
+# each call where there are more ranks than cores, or where a pair shares one: it is bound, and left out there.
+MPIS = {
+    "ompi-yield": ("mpicc.openmpi", OPEN_MPI + "--bind-to none --mca mpi_yield_when_idle 1"),
+    "ompi-sm": ("mpicc.openmpi", OPEN_MPI + "--bind-to none --mca mpi_yield_when_idle 1 --mca coll_sm_priority 90"),
+    "ompi-spin": ("mpicc.openmpi", OPEN_MPI + "--bind-to core --mca mpi_yield_when_idle 0"),
+    "mpich": ("mpicc.mpich", "mpiexec.mpich -bind-to core"),
+}
+POLLING = ("ompi-sm", "ompi-spin", "mpich")
 # Of each peer, by operation: the ranks that measure it, the call, and the name to show.
 CALLS = {
     "torch": {
@@ -49,17 +61,15 @@ CALLS = {
         # As programs have to do it; and in a graph, with splits that the host knows beforehand.
         "moe": [("nccl", "moe", "nccl"), ("nccl", "moe-known", "nccl, splits known")],
     },
-    "gloo": {op: [("gloo", op, "gloo")] for op in ("all-reduce", "all-gather", "reduce-scatter", "moe")},
-    "mpi": {"moe": [("mpi", "moe", "mpi")]},
+    "gloo": {op: [("gloo", op, "gloo")] for op in COLLECTIVES + ("moe",)},
+    "mpi": {op: [(kind, op, kind) for kind in MPIS] for op in COLLECTIVES + ("moe",)},
     # Has no ranks: store.py.
     "tcpstore": {},
 }
-# The last is done where it is asked for.
-OPS = ("all-reduce", "all-gather", "reduce-scatter", "barrier", "moe")
+# Those of CPUs alone, and moe, are done where they are asked for.
+OPS = ("all-reduce", "all-gather", "reduce-scatter", "barrier", "all-to-all", "broadcast", "moe")
 PARTS = ("dispatch", "combine", "round")
 LAYOUTS = ("compact", "padded", "rank-major", "vdev")
-# Floating over the cores and yielding, which is how more ranks than cores get on.
-OPEN_MPI = "mpirun --oversubscribe --bind-to none --mca btl self,vader --mca mpi_yield_when_idle 1"
 # torch's one-shot is meant for small messages: above it would only cost time.
 ONE_SHOT_MOST = 16 << 20
 
@@ -106,10 +116,14 @@ class Contender:
 class Message:
     """Bytes of the larger of a rank's input and output."""
 
-    calls = 20, 15
-
-    def __init__(self, op, bytes):
+    def __init__(self, arguments, op, bytes):
         self.op, self.bytes, self.shown = op, bytes, shown(bytes)
+        # Isolated calls at most, and what is back to back: on a CPU some milliseconds of it.
+        self.most, self.calls = arguments.iterations, (20, 15)
+        if arguments.backend == "host":
+            steps = ((16 << 10, 1000), (256 << 10, 200), (4 << 20, 20), (math.inf, 3))
+            times = next(times for most, times in steps if bytes * arguments.ranks <= 2 * most)
+            self.most, self.calls = max(5, min(arguments.iterations, times)), (times, 1)
 
     def words(self):
         """symmem's, beside what all operations have."""
@@ -133,6 +147,7 @@ class Tokens:
         self.bytes = None
         # A round on a CPU takes milliseconds.
         self.calls = (20, 15) if arguments.backend == "cuda" else (20, 1)
+        self.most = arguments.iterations
 
     def words(self):
         words = ["--tokens", self.tokens, "--parts", self.part, "--layout", self.layout]
@@ -173,28 +188,32 @@ class Comparison:
                 file.write(bytes(64 * arguments.ranks))
             command = [arguments.python, PEER, kind, "--largest", str(self.largest), "--barrier", barrier]
             try:
-                if kind == "mpi":
-                    self.ranks[kind] = self.mpi()
+                if kind in MPIS:
+                    self.ranks[kind] = self.mpi(kind)
                 else:
                     self.ranks[kind] = Ranks(kind, command, arguments.ranks)
                 self.versions[kind] = self.ranks[kind].greetings[0]
             except (Failed, Refused) as failed:
                 self.leave_out(kind, failed)
 
-    def mpi(self):
-        """All ranks of MPI, which their launcher answers for."""
-        compiler, launcher = shutil.which("mpicc"), self.arguments.mpirun.split()
-        for found, what in ((compiler, "mpicc"), (shutil.which(launcher[0]), launcher[0])):
-            if not found:
-                raise Failed(f"no {what} here: an MPI and its compiler are not installed")
-        program = os.path.join(self.folder, "moe_mpi")
-        build = [compiler, "-O3", "-march=native", "-o", program, MOE_MPI]
+    def mpi(self, kind):
+        """All ranks of an MPI, which their launcher answers for."""
+        (compiler, launcher), ranks = MPIS[kind], self.arguments.ranks
+        launcher = launcher.split()
+        if kind in POLLING and ranks > os.cpu_count():
+            raise Failed(f"it polls without yielding, and {ranks} ranks have {os.cpu_count()} cores")
+        for what in (compiler, launcher[0]):
+            if not shutil.which(what):
+                raise Failed(f"no {what} here: this MPI and its compiler are not installed")
+        program = os.path.join(self.folder, compiler)
+        sources = [os.path.join(MPI, name) for name in ("main.c", "collectives.c", "moe.c")]
+        build = [compiler, "-O3", "-march=native", "-o", program, *sources]
         built = subprocess.run(build, capture_output=True, text=True)
         if built.returncode:
             raise Failed(f"{' '.join(build)}: {built.stderr.strip()[-500:]}")
         if os.geteuid() == 0:
             os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-        return Ranks("mpi", [*launcher, "-n", str(self.arguments.ranks), program], 1)
+        return Ranks(kind, [*launcher, "-n", str(ranks), program], 1)
 
     def leave_out(self, name, failed):
         self.absent[name] = str(failed)
@@ -203,11 +222,14 @@ class Comparison:
     def contenders(self, op, case):
         arguments = self.arguments
         calls, launches = case.calls
-        protocol = {"iterations": arguments.iterations, "calls": calls, "launches": launches}
+        iterations = min(arguments.iterations, case.most)
+        protocol = {"iterations": iterations, "calls": calls, "launches": launches}
+        # On a GPU calls are in graphs; on a CPU nobody has a cheaper form of them.
+        graph = ["--graph"] if arguments.backend == "cuda" else []
 
         def own(case, turn):
             words = [op, "--ranks", arguments.ranks, "--iterations", protocol["iterations"]]
-            words += ["--batch", "{calls}x{launches}".format(**protocol), "--graph", *case.words()]
+            words += ["--batch", "{calls}x{launches}".format(**protocol), *graph, *case.words()]
             if op != "barrier":
                 words += ["--dtype", arguments.dtype, "--no-limit"]
                 # What the first round has checked.
@@ -219,23 +241,24 @@ class Comparison:
             return lambda case, turn: json.dumps(dict(request, **case.request()))
 
         def words(case, turn):
-            """As moe_mpi.c reads them."""
-            request = dict(protocol, dtype=arguments.dtype, **case.request())
-            keys = "layout part dtype tokens hidden experts top_k iterations calls launches routes"
-            return " ".join(str(request[key]) for key in keys.split())
+            """As mpi/main.c reads them."""
+            how = [protocol[key] for key in ("iterations", "calls", "launches")]
+            request = dict(case.request(), op=op, dtype=arguments.dtype)
+            keys = "op dtype bytes" if op != "moe" else "op layout part dtype tokens hidden experts top_k routes"
+            return " ".join(map(str, how + [request[key] for key in keys.split()]))
 
         all = [Contender("symmem", "symmem", self.ranks["symmem"], own)]
         for peer in arguments.peers:
             for kind, call, name in CALLS[peer].get(op, []):
                 if kind in self.ranks and not (call == "one-shot" and case.bytes > ONE_SHOT_MOST):
-                    request = words if kind == "mpi" else other(call)
+                    request = words if kind in MPIS else other(call)
                     all.append(Contender(name, kind, self.ranks[kind], request))
         return all
 
     def cases(self, op):
         arguments = self.arguments
         if op != "moe":
-            return [Message(op, bytes) for bytes in ([0] if op == "barrier" else arguments.sizes)]
+            return [Message(arguments, op, bytes) for bytes in ([0] if op == "barrier" else arguments.sizes)]
         cases = []
         for tokens in arguments.tokens:
             setting = (getattr(arguments, key) for key in ("experts", "top_k", "skew"))
@@ -375,10 +398,10 @@ def parse():
     arguments.add_argument("--symmem", required=True, metavar="PATH", help="the command")
     arguments.add_argument("--peers", type=several(CALLS), help="of torch, nccl, gloo, mpi, those of the backend; or tcpstore")
     arguments.add_argument(
-        "--ops", type=several(OPS), default=list(OPS[:-1]), help=f"of {', '.join(OPS)}; without the last"
+        "--ops", type=several(OPS), help=f"of {', '.join(OPS)}; the first four, on a CPU all but the last"
     )
     arguments.add_argument(
-        "--sizes", type=sizes, default="2K:256M", help="2K:256M are powers of two; or sizes, with commas"
+        "--sizes", type=sizes, help="2K:256M, of GPUs, are powers of two; or sizes, with commas: 64,1K,16K,256K,4M,64M of CPUs"
     )
     numbers = lambda text: [int(one) for one in text.split(",")]
     arguments.add_argument(
@@ -403,7 +426,6 @@ def parse():
     arguments.add_argument(
         "--client", choices=("wire", "library"), default="wire", help="the library's has a thread for each rank"
     )
-    arguments.add_argument("--mpirun", default=OPEN_MPI, help="MPI's launcher and its options: " + OPEN_MPI)
     arguments.add_argument("--runs", type=int, default=5, help="rounds for each size")
     arguments.add_argument("--iterations", type=int, default=30, help="isolated calls of a round")
     arguments.add_argument("--ranks", type=int, default=2)
@@ -417,6 +439,8 @@ def parse():
     if "tcpstore" in (arguments.peers or []) and arguments.peers != ["tcpstore"]:
         parser.error("--peers tcpstore is by itself")
     on_host = arguments.backend == "host"
+    arguments.ops = arguments.ops or list(COLLECTIVES if on_host else OPS[:4])
+    arguments.sizes = arguments.sizes or sizes("64,1K,16K,256K,4M,64M" if on_host else "2K:256M")
     arguments.peers = arguments.peers or (["gloo", "mpi"] if on_host else ["torch", "nccl"])
     is_f32 = on_host and arguments.ops != ["moe"]
     arguments.dtype = arguments.dtype or ("f32" if is_f32 else "bf16")

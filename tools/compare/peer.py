@@ -204,6 +204,14 @@ def collective(dist, name, count, size, tensors):
     if name == "reduce-scatter":
         input, output = tensors(count), tensors(count // size)
         return lambda: dist.reduce_scatter_tensor(output, input)
+    if name == "all-to-all":
+        input, output = tensors(count), tensors(count)
+        return lambda: dist.all_to_all_single(output, input)
+    if name == "broadcast":
+        both = tensors(count)
+        return lambda: dist.broadcast(both, 0)
+    if name == "barrier":
+        return lambda: dist.barrier()
     raise ValueError(f"no call {name}")
 
 

@@ -1,4 +1,4 @@
-/* Rounds of routed tokens over MPI: all ranks of one contender, started by mpirun.
+/* Rounds of routed tokens.
  *
  * A round, and its parts, are what moe.py says:
  *   dispatch: this rank counts its rows for each rank by the indices; MPI_Alltoall of those counts, one int
@@ -6,25 +6,17 @@
  *     MPI_Alltoallv.
  *   combine: MPI_Alltoallv back; the weighted sum of each token's rows, added in f32, rounded once.
  * With layout vdev rows are in the order of experts before, and stay: neither gathering nor sum.
- *
- * Rank 0 reads requests, a line each, and answers with a line of JSON: the slowest rank's time of each
- * isolated call (a barrier, untimed; then one call) and of each of three batches of calls back to back, the
- * mean of the rank that has the largest. Times in microseconds. Between requests ranks sleep.
  */
+#include "ranks.h"
+
 #include <mpi.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-enum { BATCHES = 3, LINE = 4096 };
-
-static int rank, ranks;
 
 struct request {
     char layout[16], part[16], dtype[8], routes[LINE];
-    int tokens, hidden, experts, top_k, iterations, calls, launches;
+    int tokens, hidden, experts, top_k;
 };
 
 struct state {
@@ -37,28 +29,9 @@ struct state {
     char *x, *sent, *received, *back, *sums;
 };
 
-static void *room(size_t bytes) {
-    void *memory = calloc(bytes ? bytes : 1, 1);
-    if (!memory) {
-        fprintf(stderr, "no memory for %zu bytes\n", bytes);
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    }
-    return memory;
-}
-
 static int owner(int expert, int experts) { return (int)(((int64_t)(expert + 1) * ranks - 1) / experts); }
 
 static int is_by_choice(const struct request *of) { return !strcmp(of->layout, "vdev"); }
-
-static float of_bf16(uint16_t bits) {
-    union { uint32_t bits; float value; } x = {(uint32_t)bits << 16};
-    return x.value;
-}
-
-static uint16_t to_bf16(float value) {
-    union { float value; uint32_t bits; } x = {value};
-    return (uint16_t)((x.bits + 0x7fff + ((x.bits >> 16) & 1)) >> 16);
-}
 
 /* Where the rows of each rank begin. */
 static int offsets(const int *counts, int *at) {
@@ -123,7 +96,8 @@ static void combine(struct state *s) {
     if (!is_by_choice(&s->of)) weighted_sum(s);
 }
 
-static void call(struct state *s) {
+static void call(void *state) {
+    struct state *s = state;
     if (s->of.part[0] != 'c') dispatch(s);
     if (s->of.part[0] != 'd') combine(s);
 }
@@ -148,10 +122,23 @@ static const char *wrong(struct state *s) {
     return NULL;
 }
 
-/* The answer to what cannot be done, the same on every rank, or NULL. */
-static const char *begin(struct state *s, const struct request *of) {
-    memset(s, 0, sizeof *s);
-    s->of = *of;
+static void end(void *state) {
+    struct state *s = state;
+    void *all[] = {s->experts, s->weights, s->sum, s->to, s->from, s->to_at, s->from_at,
+        s->next, s->place, s->x, s->sent, s->received, s->back, s->sums};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+    if (s->type != MPI_DATATYPE_NULL) MPI_Type_free(&s->type);
+    free(s);
+}
+
+const char *begin_moe(struct work *work, const char *request) {
+    struct state *s = room(sizeof *s);
+    *work = (struct work){call, end, s};
+    s->type = MPI_DATATYPE_NULL;
+    struct request *of = &s->of;
+    int items = sscanf(request, "%15s %15s %7s %d %d %d %d %4095s", of->layout, of->part, of->dtype, &of->tokens,
+        &of->hidden, &of->experts, &of->top_k, of->routes);
+    if (items != 8) return "no request of mine";
     int is_f32 = !strcmp(of->dtype, "f32");
     if (!is_f32 && strcmp(of->dtype, "bf16")) return "only bf16 and f32";
     size_t choices = (size_t)of->tokens * of->top_k, all = choices * ranks;
@@ -167,7 +154,10 @@ static const char *begin(struct state *s, const struct request *of) {
     for (size_t i = 0; read && i < all; i++) received[owner(experts[i], of->experts)]++;
     s->experts = room(choices * sizeof *s->experts);
     memcpy(s->experts, experts + choices * rank, choices * sizeof *experts);
+    free(experts);
     MPI_Allreduce(MPI_IN_PLACE, &read, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    int rows = received[rank];
+    free(received);
     if (!read) return "the routes cannot be read";
     MPI_Type_contiguous((int)s->row, MPI_BYTE, &s->type);
     MPI_Type_commit(&s->type);
@@ -180,11 +170,9 @@ static const char *begin(struct state *s, const struct request *of) {
     s->sum = room(of->hidden * sizeof *s->sum);
     s->x = room(of->tokens * s->row);
     s->sent = room(choices * s->row);
-    s->received = room(received[rank] * s->row);
+    s->received = room(rows * s->row);
     s->back = room(choices * s->row);
     s->sums = room(of->tokens * s->row);
-    free(experts);
-    free(received);
     uint64_t word = 1 + rank;
     for (size_t i = 0; i < (size_t)of->tokens * of->hidden; i++) {
         word = word * 6364136223846793005u + 1442695040888963407u;
@@ -200,89 +188,4 @@ static const char *begin(struct state *s, const struct request *of) {
     int good = !found, mine = good;
     MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
     return good ? NULL : mine ? "another rank's results are wrong" : found;
-}
-
-static void end(struct state *s) {
-    void *all[] = {s->experts, s->weights, s->sum, s->to, s->from, s->to_at, s->from_at,
-        s->next, s->place, s->x, s->sent, s->received, s->back, s->sums};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
-    if (s->type) MPI_Type_free(&s->type);
-}
-
-static double timed(struct state *s, int times) {
-    MPI_Barrier(MPI_COMM_WORLD);
-    double start = MPI_Wtime();
-    for (int i = 0; i < times; i++) call(s);
-    return (MPI_Wtime() - start) * 1e6;
-}
-
-static void print(const char *name, const double *times, int count) {
-    printf("\"%s\": [", name);
-    for (int i = 0; i < count; i++) printf(i ? ", %.3f" : "%.3f", times[i]);
-    printf("]");
-}
-
-static void measure(struct state *s) {
-    int n = s->of.iterations, batch = s->of.calls * s->of.launches;
-    double *isolated = room(n * sizeof *isolated), periods[BATCHES];
-    timed(s, 3);
-    for (int i = 0; i < n; i++) isolated[i] = timed(s, 1);
-    timed(s, 2);
-    for (int i = 0; i < BATCHES; i++) periods[i] = timed(s, batch) / batch;
-    MPI_Reduce(rank ? isolated : MPI_IN_PLACE, isolated, n, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
-    MPI_Reduce(rank ? periods : MPI_IN_PLACE, periods, BATCHES, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
-    if (!rank) {
-        printf("{");
-        print("isolated", isolated, n);
-        printf(", ");
-        print("periods", periods, BATCHES);
-        printf("}\n");
-    }
-    free(isolated);
-}
-
-/* The next line of rank 0's input on every rank, whose others sleep until it comes; 0 at its end. */
-static int next(char *line) {
-    if (!rank) {
-        if (!fgets(line, LINE, stdin)) line[0] = 0;
-        for (int r = 1; r < ranks; r++) MPI_Send(line, LINE, MPI_CHAR, r, 0, MPI_COMM_WORLD);
-    } else {
-        MPI_Request request;
-        int done = 0;
-        MPI_Irecv(line, LINE, MPI_CHAR, 0, 0, MPI_COMM_WORLD, &request);
-        for (;;) {
-            MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-            if (done) break;
-            usleep(2000);
-        }
-    }
-    return line[0] != 0;
-}
-
-int main(int count, char **arguments) {
-    MPI_Init(&count, &arguments);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    if (!rank) {
-        char version[MPI_MAX_LIBRARY_VERSION_STRING];
-        int length;
-        MPI_Get_library_version(version, &length);
-        version[strcspn(version, ",\n\"\\")] = 0;
-        printf("{\"mpi\": \"%s\", \"device\": \"cpu\", \"ranks\": %d}\n", version, ranks);
-        fflush(stdout);
-    }
-    static char line[LINE];
-    while (next(line)) {
-        struct request of;
-        int found = sscanf(line, "%15s %15s %7s %d %d %d %d %d %d %d %4095s", of.layout, of.part, of.dtype,
-            &of.tokens, &of.hidden, &of.experts, &of.top_k, &of.iterations, &of.calls, &of.launches, of.routes);
-        struct state s = {0};
-        const char *because = found == 11 ? begin(&s, &of) : "no request of mine";
-        if (!because) measure(&s);
-        else if (!rank) printf("{\"because\": \"%s\"}\n", because);
-        fflush(stdout);
-        end(&s);
-    }
-    MPI_Finalize();
-    return 0;
 }
