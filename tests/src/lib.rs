@@ -27,7 +27,7 @@
 //! # Running it
 //!
 //! ```text
-//! cargo test -p symmem-tests -- --ranks 2,3 FILTER
+//! cargo test -p symmem-tests --test conformance -- --ranks 2,3 FILTER
 //! ```
 //!
 //! From a program of one's own, with tests of one's own:

@@ -59,8 +59,14 @@ impl Cargo {
 
     /// The conformance suite, with these arguments.
     pub fn suite<S: Into<OsString>>(arguments: impl IntoIterator<Item = S>) -> Self {
-        let suite = Self::new("test").args(["--package", "symmem-tests", "--test", "conformance"]);
-        Cargo { suite: true, ..suite.args(["--"]).args(arguments) }
+        let suite = Self::whole_suite(arguments);
+        suite.options(["--package", "symmem-tests"])
+    }
+
+    /// The same, of a build of several packages, which those are that options name.
+    pub fn whole_suite<S: Into<OsString>>(arguments: impl IntoIterator<Item = S>) -> Self {
+        let suite = Self::new("test").args(["--test", "conformance", "--"]);
+        Cargo { suite: true, ..suite.args(arguments) }
     }
 
     pub fn args<S: Into<OsString>>(mut self, args: impl IntoIterator<Item = S>) -> Self {

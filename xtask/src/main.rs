@@ -3,6 +3,7 @@
 mod bundle;
 mod command;
 mod compare;
+mod cross;
 mod failures;
 mod features;
 mod fuzz;
@@ -58,6 +59,8 @@ enum Task {
     Failures(failures::Arguments),
     /// Symmem and its peers in turns, in one run, with ratios.
     Compare(compare::Arguments),
+    /// AArch64, by Debian's compiler, on a processor in software: builds, unit tests, and the suite on threads.
+    Cross,
     /// The lower layers and their part of the suite, taken out of the tree: built, documented,
     /// tested, and nothing outside read.
     VendorCheck(vendor::Arguments),
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         Task::Bundle(arguments) => bundle::run(&arguments, &mut summary),
         Task::Failures(arguments) => failures::run(&arguments, &mut summary),
         Task::Compare(arguments) => compare::run(&arguments, &mut summary),
+        Task::Cross => cross::run(&mut summary),
         Task::VendorCheck(arguments) => vendor::run(&arguments, &mut summary),
     }
     summary.print();

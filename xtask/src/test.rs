@@ -109,8 +109,10 @@ const LOCKED: [&str; 6] = [
     "tools/bindgen/Cargo.toml",
 ];
 
-/// For the suite alone: a build of the workspace does not have it.
-const STALLS: [&str; 2] = ["--features", "stalls"];
+/// Ranks delayed at each step, for the suite. The whole workspace is built so, once; without it the lower layers are
+/// tested where they are taken out of the tree.
+const STALLS: [&str; 3] =
+    ["--workspace", "--features", "symmem-mem/stalls,symmem-sync/stalls,symmem-tests/stalls"];
 
 /// Runs of the conformance suite, by name: with these, every test runs somewhere. The same on every
 /// machine: those on GPUs are asked for.
@@ -169,7 +171,8 @@ fn on_fake_cuda() -> Vec<Cargo> {
 pub fn run(arguments: &Arguments, summary: &mut Summary) {
     if !arguments.is_everything() {
         // The suite says on what.
-        summary.tier("suite", &[Cargo::suite(arguments.suite()).options(STALLS)]);
+        let suite = Cargo::suite(arguments.suite()).options(["--features", "stalls"]);
+        summary.tier("suite", &[suite]);
         return;
     }
     // Lock files of workspaces of their own know the crates of this one.
@@ -185,23 +188,16 @@ pub fn run(arguments: &Arguments, summary: &mut Summary) {
     let docs = Cargo::new("doc").args(["--quiet", "--workspace", "--no-deps", "--lib"]);
     summary.tier("documentation", &[docs.env("RUSTDOCFLAGS", "--deny warnings")]);
     let test = || Cargo::new("test").args(["--quiet"]);
-    summary.tier(
-        "unit and documentation tests",
-        &[
-            test()
-                .args(["--workspace", "--exclude", "symmem-tests"])
-                .args(["--exclude", "symmem-kernels-on-cpu"]),
-            test().args(["--package", "symmem-tests", "--lib", "--test", "runner"]),
-            test().args(["--package", "symmem-tests", "--doc"]),
-        ],
-    );
+    // But the suite, and the kernels on a CPU, which run where they are named.
+    summary.tier("unit and documentation tests", &[test().args(STALLS)]);
     summary.tier("CUDA on a driver in software", &on_fake_cuda());
-    let kernels = test().args(["--package", "symmem-kernels-on-cpu", "--test", "kernels"]);
+    let kernels = test().args(STALLS).args(["--test", "kernels"]);
     summary.tier("kernels on a CPU", &[kernels]);
     for (name, runs) in MATRIX {
         let command = |run: &&[&str]| {
             let place = run.iter().map(|argument| (*argument).to_owned());
-            Cargo::suite(["--quiet".to_owned()].into_iter().chain(place).chain(arguments.common()))
+            let quiet = ["--quiet".to_owned()];
+            Cargo::whole_suite(quiet.into_iter().chain(place).chain(arguments.common()))
                 .options(["--quiet"])
                 .options(STALLS)
         };

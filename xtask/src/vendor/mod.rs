@@ -42,7 +42,9 @@ pub fn run(arguments: &Arguments, summary: &mut Summary) {
         slice::take(&workspace(), layer, &copy)
     });
     let Some(started) = started else { return };
-    let cargo = |command| Cargo::new(command).folder(&copy).args(["--quiet", "--workspace"]);
+    // Unoptimised: what is tested here is that nothing lacks.
+    let quick = |cargo: Cargo| cargo.folder(&copy).env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
+    let cargo = |command| quick(Cargo::new(command)).args(["--quiet", "--workspace"]);
     summary.tier("vendored: builds", &[cargo("build").args(["--all-targets"])]);
     let docs = cargo("doc").args(["--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings");
     summary.tier("vendored: documents", &[docs]);
@@ -51,7 +53,7 @@ pub fn run(arguments: &Arguments, summary: &mut Summary) {
         tests = vec![cargo("test").args(["--exclude", "symmem-tests"])];
         let suite = |place: &[&str]| {
             let place = ["--quiet"].iter().chain(place).copied();
-            Cargo::suite(place).folder(&copy).options(["--quiet"])
+            quick(Cargo::suite(place)).options(["--quiet"])
         };
         tests.extend(SUITE_PLACES.iter().map(|place| suite(place)));
     }

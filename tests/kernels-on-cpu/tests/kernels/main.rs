@@ -1,10 +1,10 @@
 //! Every kernel under random schedules, and faults that must be found.
 //!
 //! ```sh
-//! cargo test -p symmem-kernels-on-cpu                          # all
-//! cargo test -p symmem-kernels-on-cpu -- reduce                # what has that in its name
-//! SYMMEM_SEED=4711 cargo test -p symmem-kernels-on-cpu         # other seeds: from this one on
-//! SYMMEM_RUNS=100 cargo test -p symmem-kernels-on-cpu          # so many times as long
+//! cargo test -p symmem-kernels-on-cpu --test kernels                   # all
+//! cargo test -p symmem-kernels-on-cpu --test kernels -- reduce         # what has that in its name
+//! SYMMEM_SEED=4711 cargo test -p symmem-kernels-on-cpu --test kernels  # other seeds: from this one on
+//! SYMMEM_RUNS=100 cargo test -p symmem-kernels-on-cpu --test kernels   # so many times as long
 //! ```
 //!
 //! A failure says what differed, under what schedule, and the command that repeats it.
@@ -25,28 +25,28 @@ const SCENARIOS: &[(Program, &[(&str, u32)])] = &[
     (
         Program::Reduce,
         &[
-            ("packets", 60),
-            ("lines", 60),
-            ("pushed", 60),
-            ("two_shot", 60),
-            ("blocks", 60),
-            ("mixed", 60),
+            ("packets", 30),
+            ("lines", 30),
+            ("pushed", 30),
+            ("two_shot", 30),
+            ("blocks", 30),
+            ("mixed", 30),
         ],
     ),
     (
         Program::Exchange,
-        &[("packets", 60), ("staged", 60), ("direct", 60), ("copies", 40), ("mixed", 60)],
+        &[("packets", 30), ("staged", 30), ("direct", 30), ("copies", 20), ("mixed", 30)],
     ),
     (
         Program::Failures,
         &[
-            ("mismatch", 60),
-            ("time_out", 60),
-            ("time_out_of_a_reader", 60),
-            ("launch_bounds", 40),
-            ("host_ends_wait", 60),
-            ("busy", 60),
-            ("stale", 40),
+            ("mismatch", 30),
+            ("time_out", 30),
+            ("time_out_of_a_reader", 30),
+            ("launch_bounds", 20),
+            ("host_ends_wait", 30),
+            ("busy", 30),
+            ("stale", 20),
             ("adoption", 10),
             ("large", 10),
         ],
@@ -54,27 +54,27 @@ const SCENARIOS: &[(Program, &[(&str, u32)])] = &[
     (
         Program::Signals,
         &[
-            ("barrier", 200),
-            ("slots", 200),
-            ("put_with_signal", 200),
-            ("repair", 60),
-            ("host_ends_wait", 60),
+            ("barrier", 100),
+            ("slots", 100),
+            ("put_with_signal", 100),
+            ("repair", 30),
+            ("host_ends_wait", 30),
         ],
     ),
     (
         Program::Vdev,
         &[
-            ("packets", 60),
-            ("staged", 60),
-            ("mixed", 60),
+            ("packets", 30),
+            ("staged", 30),
+            ("mixed", 30),
             ("large", 2),
             ("time_out", 30),
             ("mismatch", 30),
-            ("another_kind", 60),
+            ("another_kind", 30),
         ],
     ),
-    (Program::Routing, &[("routed", 60), ("mixed", 60), ("time_out", 30), ("mismatch", 30)]),
-    (Program::Landing, &[("halves", 100), ("time_out", 30), ("mismatch", 30)]),
+    (Program::Routing, &[("routed", 30), ("mixed", 30), ("time_out", 30), ("mismatch", 30)]),
+    (Program::Landing, &[("halves", 50), ("time_out", 30), ("mismatch", 30)]),
 ];
 
 /// The scenario in which each rank is delayed at each step, by kernels that are compiled for that; with how
