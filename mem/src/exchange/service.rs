@@ -56,14 +56,48 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
+        // A forked child has the handles and not the thread: its parent's, which goes on.
+        if fork::is_child() {
+            return;
+        }
         self.stop.asked.store(true, Ordering::Release);
         let _ = rustix::io::write(&*self.stop.bell, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take()
-            // A forked child has the handle and not the thread.
-            && !fork::is_child()
             && thread.join().is_err()
         {
             tracing::error!(name = self.name, "a thread of this process panicked");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(unsafe_code, clippy::unwrap_used, reason = "forks")]
+
+    use std::mem::ManuallyDrop;
+
+    use super::*;
+    use crate::liveness::fork::LinkFd;
+
+    #[test]
+    fn a_forked_child_stops_nothing_of_its_parent() {
+        // Whoever has links sees to forks.
+        let _link = LinkFd::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+        let mut service = ManuallyDrop::new(Service::start("test", |_| {}).unwrap());
+        // SAFETY: the child drops the service, which takes no lock, and ends without any destructor.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: once, in this process.
+            unsafe {
+                ManuallyDrop::drop(&mut service);
+                libc::_exit(0);
+            }
+        }
+        // SAFETY: a child of this process, waited for once.
+        let ended = unsafe { libc::waitpid(child, core::ptr::null_mut(), 0) };
+        assert_eq!(ended, child);
+        let rung = rustix::io::read(service.stop.bell(), &mut [0; 8]);
+        assert_eq!(rung, Err(rustix::io::Errno::AGAIN));
+        drop(ManuallyDrop::into_inner(service));
     }
 }

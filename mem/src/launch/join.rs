@@ -179,6 +179,10 @@ impl Group {
     /// ([`Capabilities::fabric`](symmem_hal::Capabilities::fabric)); where they do not, that is the same
     /// error on every rank, and [`Bootstrap::on_this_host`] makes a group of those that do.
     ///
+    /// In a run of very many ranks each domain of devices that reach each other meets by itself, beside the
+    /// others: its ranks take a [`PrefixStore`] of the domain's name over the run's store, and a [`Place`] that
+    /// counts ranks, and hosts, within the domain.
+    ///
     /// Uses keys under `symmem/`, the run's name among them, and leaves them there. The store must
     /// outlive the meeting, and serves [`recover`](Group::recover) for as long as it lives.
     ///

@@ -83,11 +83,7 @@ impl Foreign {
 
     /// A client of its own, as each process has.
     fn connect(&self) -> Arc<dyn Store> {
-        Arc::new(self.client())
-    }
-
-    fn client(&self) -> TcpStore {
-        TcpStore::connect("127.0.0.1", self.0.port(), &Wait::seconds(10)).unwrap()
+        Arc::new(TcpStore::connect("127.0.0.1", self.0.port(), &Wait::seconds(10)).unwrap())
     }
 }
 
@@ -176,39 +172,6 @@ fn rounds_of_all_of_some_and_of_one_host() {
     // A host has one who speaks for it: in four rounds of all or of both hosts, once each.
     let requests: Vec<u64> = clients.iter().map(|client| client.traffic().requests).collect();
     assert_eq!(requests, [4, 3, 0, 0, 1], "of the first of each host, in each group's order");
-}
-
-#[test]
-fn a_round_at_a_foreign_store_is_a_write_and_a_read() {
-    let foreign = Foreign::new();
-    let clients = ALL.map(|_| foreign.client());
-    let run = Run::new();
-    let mut before = [0; 5];
-    // The first one marks the places of a host's other ranks as well; a read is a wait and what is there.
-    for (rounds, each) in [(1, 2 + 2), (2, 1 + 2)] {
-        thread::scope(|scope| {
-            for rank in ALL {
-                let store: Arc<dyn Store> = Arc::new(clients[rank as usize].clone());
-                let run = &run;
-                scope.spawn(move || {
-                    let exchange = run.join(&apart(store, rounds), TWO, rank);
-                    for number in 1..=u64::from(rounds) {
-                        let found =
-                            gather(&exchange, &ALL, rank, number, &Wait::seconds(30)).unwrap();
-                        assert_eq!(found, expected(&ALL, number));
-                    }
-                });
-            }
-        });
-        let all = clients.each_ref().map(|client| client.traffic().requests);
-        let mut counted = [0, 1].map(|i: usize| all[i] - before[i]);
-        // Of two rounds: what the second one took.
-        if rounds == 2 {
-            counted.iter_mut().for_each(|count| *count -= 4);
-        }
-        assert_eq!((counted, &all[2..]), ([each; 2], &[0; 3][..]), "{rounds}");
-        before = all;
-    }
 }
 
 #[test]

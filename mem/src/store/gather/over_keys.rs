@@ -4,11 +4,10 @@
 //! contribution stands its *head*, all of it; under each other a *mark*, which names the lowest. So
 //! whoever has read all slots' keys has everything, and whoever knows the heads reads only those.
 //!
-//! One request to write where heads are known, and one [`multi_get`](Store::multi_get) to read; another to
-//! write the marks. A head is appended: of two that claim one the first stays, for all who read, and the second
-//! is told by what it reads. A compare-and-swap would do the same, but wakes nobody at PyTorch's server without
-//! libuv (seen with 2.15). That two claim another slot is noticed by who finds what the other one wrote, or too
-//! much or too little: not by who was through before the other came, nor by who wrote last.
+//! One request to claim the head, one to write it and the marks, and two to read (the store's
+//! [`multi_get`](Store::multi_get)). Of two that claim a head the first one stays and the second is told. That
+//! two claim another slot is noticed by who finds what the other one wrote, or too much or too little: not by
+//! who was through before the other came, nor by who wrote last.
 
 use std::time::Instant;
 
@@ -17,9 +16,8 @@ use symmem_hal::Wait;
 use super::{Contribution, GatherFault, Part};
 use crate::store::{Missing, Store, StoreError};
 
-/// What is stored for a slot, the first of what was appended there: a length, and so many bytes, which are a
-/// count and so many slots, then the value; for a mark the count is 0 and the lowest slot follows. Each a
-/// little-endian u32.
+/// What is stored for a slot: a count and so many slots, then the value; for a mark the count is 0
+/// and the lowest slot follows. Each a little-endian u32.
 enum Entry {
     Head(Part),
     Mark { head: u32 },
@@ -27,25 +25,21 @@ enum Entry {
 
 impl Entry {
     fn encode_head(part: &Contribution<'_>) -> Vec<u8> {
-        let length = 4 + 4 * part.slots.len() + part.value.len();
-        let mut out = Vec::with_capacity(4 + length);
-        // Checked: no more slots than a u32 counts, and no longer value than a store takes.
-        out.extend_from_slice(&(length as u32).to_le_bytes());
+        let mut out = Vec::with_capacity(4 + 4 * part.slots.len() + part.value.len());
+        // Checked: no more slots than a u32 counts.
         out.extend_from_slice(&(part.slots.len() as u32).to_le_bytes());
         part.slots.iter().for_each(|slot| out.extend_from_slice(&slot.to_le_bytes()));
         out.extend_from_slice(part.value);
         out
     }
 
-    fn encode_mark(head: u32) -> [u8; 12] {
-        let mut out = [8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        out[8..].copy_from_slice(&head.to_le_bytes());
+    fn encode_mark(head: u32) -> [u8; 8] {
+        let mut out = [0; 8];
+        out[4..].copy_from_slice(&head.to_le_bytes());
         out
     }
 
     fn decode(bytes: &[u8]) -> Option<Entry> {
-        let (length, rest) = bytes.split_first_chunk()?;
-        let bytes = rest.get(..usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
         let (count, rest) = bytes.split_first_chunk()?;
         let count = usize::try_from(u32::from_le_bytes(*count)).ok()?;
         if count == 0 {
@@ -60,9 +54,6 @@ impl Entry {
 
 /// How often a contribution is written again whose connection was lost.
 const MOST_LOSSES: u32 = 8;
-
-/// A bound for reading what is there.
-const BRIEF: Wait = Wait::millis(100);
 
 /// See [`Store::gather`].
 pub(in crate::store) fn gather(
@@ -94,17 +85,13 @@ pub(in crate::store) fn gather(
             {
                 losses += 1;
             }
-            Err(StoreError::TimedOut { store: name, missing: Missing::Keys(missing), .. }) => {
-                // Who is missing may be so since all others have gone to another gather.
-                if let Ok(first) = store.get(&own[0], &BRIEF) {
-                    stands(mine, Entry::decode(&first).as_ref()).map_err(bad)?;
-                }
+            Err(StoreError::TimedOut { store, missing: Missing::Keys(missing), .. }) => {
                 // The store's keys may have a prefix that this one's caller does not know of.
                 let is_missing = |name: &str| missing.iter().any(|m| m.ends_with(name));
                 let slots = read.iter().zip(&read_names).filter(|(_, name)| is_missing(name));
                 let slots = slots.map(|(slot, _)| *slot).collect();
                 return Err(StoreError::TimedOut {
-                    store: name,
+                    store,
                     operation: "gather",
                     missing: Missing::Slots { key: key.to_owned(), slots },
                     elapsed: started.elapsed(),
@@ -124,25 +111,26 @@ fn write(
     mine: &Contribution<'_>,
     wait: &Wait,
 ) -> Result<(), StoreError> {
-    let [head, marks @ ..] = own else { return Ok(()) };
-    store.append(head, &Entry::encode_head(mine), wait)?;
-    if marks.is_empty() {
-        return Ok(());
+    let (head, mark) = (Entry::encode_head(mine), Entry::encode_mark(mine.slots[0]));
+    let [key, ..] = own else { return Ok(()) };
+    // Who is there first stays: what an earlier gather of the key has left is not mixed with this one.
+    let there = store.compare_set(key, b"", &head, wait)?;
+    if there != head {
+        let fault = GatherFault::Ended { slot: mine.slots[0] };
+        return Err(StoreError::Gather { store: store.name(), key: gather_of(key), fault });
     }
-    let mark = Entry::encode_mark(mine.slots[0]);
-    let entries: Vec<(&str, &[u8])> = marks.iter().map(|key| (key.as_str(), &mark[..])).collect();
+    // Written again: PyTorch's servers wake nobody who waits for a key that compare_set made.
+    if own.len() == 1 {
+        return store.set(key, &head, wait);
+    }
+    let values = core::iter::once(&head[..]).chain(core::iter::repeat(&mark[..]));
+    let entries: Vec<(&str, &[u8])> = own.iter().map(String::as_str).zip(values).collect();
     store.multi_set(&entries, wait)
 }
 
-/// Whether what stands under the lowest slot of a contribution is that one: what an earlier gather of the key has
-/// left is not mixed with this one.
-fn stands(mine: &Contribution<'_>, first: Option<&Entry>) -> Result<(), GatherFault> {
-    let slot = mine.slots[0];
-    match first {
-        None => Err(GatherFault::Garbled { slot }),
-        Some(Entry::Head(part)) if part.slots == mine.slots && part.value == mine.value => Ok(()),
-        Some(_) => Err(GatherFault::Ended { slot }),
-    }
+/// The gather that a slot's key is of.
+fn gather_of(key: &str) -> String {
+    key.rsplit_once('/').map_or(key, |(gather, _)| gather).to_owned()
 }
 
 /// Puts together what was `found` for the slots that were `read`.
@@ -157,11 +145,7 @@ fn assemble(
     // The lowest slot of the contribution that covers each.
     let mut covered: Vec<Option<u32>> = vec![None; total];
     for (&slot, bytes) in read.iter().zip(found) {
-        let entry = Entry::decode(bytes);
-        if slot == mine.slots[0] {
-            stands(mine, entry.as_ref())?;
-        }
-        match entry.ok_or(GatherFault::Garbled { slot })? {
+        match Entry::decode(bytes).ok_or(GatherFault::Garbled { slot })? {
             Entry::Mark { head } => marks.push((slot, head)),
             Entry::Head(part) => {
                 if part.slots.first() != Some(&slot) {
@@ -187,6 +171,10 @@ fn assemble(
     }
     if let Some(slot) = covered.iter().position(Option::is_none) {
         return Err(GatherFault::Uncovered { slot: slot as u32 });
+    }
+    let same = |part: &Part| part.slots == mine.slots && part.value == mine.value;
+    if !parts.iter().any(same) {
+        return Err(GatherFault::Overlap { slot: mine.slots[0] });
     }
     Ok(parts)
 }
@@ -224,10 +212,10 @@ mod tests {
         let (a, b) = (head(&[0, 2], 4, b"a"), head(&[1, 3], 4, b"b"));
         let all = |found: [Vec<u8>; 4]| assemble(&mine, &[0, 1, 2, 3], &found).unwrap_err();
         let cases = [
-            // Another contribution with the same slots came first.
+            // Another contribution with the same slots came last.
             (
-                all([a.clone(), [head(&[1, 3], 4, b"x"), b.clone()].concat(), mark(0), mark(1)]),
-                GatherFault::Ended { slot: 1 },
+                all([a.clone(), head(&[1, 3], 4, b"x"), mark(0), mark(1)]),
+                GatherFault::Overlap { slot: 1 },
             ),
             // One took a slot away, by its head and by its mark.
             (
@@ -235,10 +223,9 @@ mod tests {
                 GatherFault::Overlap { slot: 3 },
             ),
             (all([a.clone(), b.clone(), mark(0), mark(0)]), GatherFault::Overlap { slot: 3 }),
-            (all([a.clone(), mark(0), mark(0), mark(1)]), GatherFault::Ended { slot: 1 }),
+            (all([a.clone(), mark(0), mark(0), mark(1)]), GatherFault::Overlap { slot: 1 }),
             (all([vec![], b.clone(), mark(0), mark(1)]), GatherFault::Garbled { slot: 0 }),
             (all([b.clone(), b.clone(), mark(0), mark(1)]), GatherFault::Garbled { slot: 0 }),
-            (all([a.clone(), vec![9; 9], mark(0), mark(1)]), GatherFault::Garbled { slot: 1 }),
             (
                 all([head(&[0, 9], 4, b""), b.clone(), mark(0), mark(1)]),
                 GatherFault::OutOfRange { slot: 9, total: 4 },
@@ -251,24 +238,11 @@ mod tests {
         assert_eq!(fewer, GatherFault::Uncovered { slot: 0 });
     }
 
-    /// A call that is repeated appends its head again.
-    #[test]
-    fn what_was_appended_first_stands() {
-        let mine = Contribution::new(&[0], 2, b"a");
-        let first = [head(&[0], 2, b"a"), head(&[0], 2, b"x"), head(&[0], 2, b"a")].concat();
-        let other = head(&[1], 2, b"b");
-        let parts = assemble(&mine, &[0, 1], &[first, other]).unwrap();
-        assert_eq!(parts[0], Part { slots: vec![0], value: b"a".to_vec() });
-    }
-
     #[test]
     fn arbitrary_bytes_are_no_entry_or_one() {
-        let bodies = [&b""[..], b"\0", &[0; 4], &[0; 9], &[1, 0, 0, 0, 7], &[255; 64]];
-        let framed = bodies.map(|body| [&(body.len() as u32).to_le_bytes()[..], body].concat());
-        let cut = [b"".to_vec(), vec![8, 0, 0], vec![8, 0, 0, 0, 0, 0, 0, 0], vec![255; 64]];
-        for bytes in framed.iter().chain(&cut) {
+        for bytes in [&b""[..], b"\0", &[0; 4], &[0; 9], &[1, 0, 0, 0, 7], &[255; 64]] {
             assert!(Entry::decode(bytes).is_none(), "{bytes:?}");
         }
-        assert!(matches!(Entry::decode(&Entry::encode_mark(7)), Some(Entry::Mark { head: 7 })));
+        assert!(matches!(Entry::decode(&[0; 8]), Some(Entry::Mark { head: 0 })));
     }
 }
