@@ -87,7 +87,9 @@ impl Consultation<'_> {
 
     /// Says that a round cannot succeed, for the members of this host. Whether it was not over before.
     pub fn fail(&self, slots: &[u32], error: &ExchangeError) -> bool {
-        let told = self.bring(slots, &Says::Failed(error.clone()).encode(), &TOLD);
+        // The same from all of this host, whatever bound each has: who hears it puts in its own.
+        let told = Says::Failed(error.clone().with_allowed(Duration::ZERO)).encode();
+        let told = self.bring(slots, &told, &TOLD);
         !matches!(told, Err(StoreError::Gather { fault: GatherFault::Ended { .. }, .. }))
     }
 

@@ -382,7 +382,7 @@ impl Meeting<'_> {
                 }
                 Ok((at, outcome)) => {
                     *count = at;
-                    return outcome;
+                    return outcome.map_err(|error| error.with_allowed(self.wait.duration()));
                 }
             }
         }

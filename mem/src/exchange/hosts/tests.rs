@@ -289,6 +289,34 @@ fn a_rank_is_missing(store: impl Fn() -> Arc<dyn Store> + Sync) {
     }
 }
 
+/// Else the second one's failure would be taken for that of the next round.
+#[test]
+fn members_of_a_host_whose_bounds_differ_tell_one_failure() {
+    let foreign = Foreign::new();
+    let native: Arc<dyn Store> = Arc::new(LocalStore::new());
+    for (number, store) in [(1, native), (2, foreign.connect())] {
+        let store = || apart(store.clone(), number);
+        let found = each(store, TWO, &ALL, |exchange, rank| {
+            gather(exchange, &ALL, rank, 1, &Wait::seconds(30)).unwrap();
+            if rank == 4 {
+                thread::sleep(Duration::from_secs(2));
+            } else {
+                let wait = Wait::millis(900 + u64::from(rank));
+                let missed = gather(exchange, &ALL, rank, 2, &wait);
+                let allowed = wait.duration();
+                let is_told = matches!(&missed, Err(ExchangeError::Missing { missing, allowed: told, .. })
+                    if *missing == [4] && *told == allowed);
+                assert!(is_told, "rank {rank}: {missed:?}");
+                thread::sleep(Duration::from_secs(1));
+            }
+            [3, 4].map(|number| gather(exchange, &ALL, rank, number, &Wait::seconds(10)))
+        });
+        for (rank, found) in found.into_iter().enumerate() {
+            assert_eq!(found, [3, 4].map(|number| Ok(expected(&ALL, number))), "rank {rank}");
+        }
+    }
+}
+
 #[test]
 fn after_a_round_in_vain_all_meet_again() {
     all_meet_again(one(local()));
