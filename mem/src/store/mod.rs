@@ -143,8 +143,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// that failed can be repeated. A different one that covers a slot twice is refused, with the
     /// slot. A key serves one gather: take another one for the next.
     ///
-    /// As provided it is one request to write the key of the lowest slot of `mine`, another for those of its other
-    /// slots, and one [`multi_get`](Self::multi_get) of all slots' keys, `key/0` and so on, which stay in the
+    /// As provided it is one request to claim the key of the lowest slot of `mine`, another to write it and those of
+    /// its other slots, and one [`multi_get`](Self::multi_get) of all slots' keys, `key/0` and so on, which stay in the
     /// store; of the [heads](Contribution::heads)' alone where those are given. Of two contributors that
     /// claim one lowest slot the second one is told; of another slot the one that was overwritten, unless it was
     /// through before.
